@@ -1,0 +1,243 @@
+"""What a user may ask of REX: the ``spec`` of a RexJob.
+
+One description serves three readers: the CRD's schema is generated from it, ``rex run`` reads manifests with it, and
+the controller checks with it what an older schema may have let through. Every number, string and list has bounds, so
+that the API server itself refuses a bad manifest even while no operator runs; rules across fields are written here once
+and appear in the CRD as CEL.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic.alias_generators import to_camel
+
+from rex_operator.api.quantity import check_resource
+
+MAX_POOLS = 16
+MAX_WORKERS = 1024
+MAX_BATCH = 2**24
+
+DnsLabel = Annotated[str, Field(min_length=1, max_length=63, pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")]
+Workers = Annotated[int, Field(ge=1, le=MAX_WORKERS)]
+Batch = Annotated[int, Field(ge=1, le=MAX_BATCH)]
+Seconds = Annotated[int, Field(ge=1, le=31_536_000)]
+LabelMap = Annotated[
+    dict[Annotated[str, Field(min_length=1, max_length=317)], Annotated[str, Field(max_length=63)]],
+    Field(max_length=32),
+]
+Amounts = Annotated[dict[Annotated[str, Field(min_length=1, max_length=317)], str | int], Field(max_length=32)]
+
+PolicyName = Literal["rex", "even"]
+
+
+class ApiModel(BaseModel):
+    """camelCase outside, snake_case inside; an unknown field is an error that names it."""
+
+    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, extra="forbid", allow_inf_nan=False)
+
+
+class WorkerRange(ApiModel):
+    """How many workers the job may have, over all pools."""
+
+    min: Workers = 1
+    max: Workers = 1
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if self.min > self.max:
+            raise ValueError(f"min ({self.min}) is greater than max ({self.max})")
+        return self
+
+
+class Resources(ApiModel):
+    """Resource requests and limits of the trainer container, as in a pod."""
+
+    limits: Amounts = {}
+    requests: Amounts = {}
+
+    @field_validator("limits", "requests")
+    @classmethod
+    def _amounts(cls, amounts: dict[str, str | int]) -> dict[str, str | int]:
+        for name, amount in amounts.items():
+            check_resource(name, amount)
+        return amounts
+
+
+class Toleration(ApiModel):
+    """A pod's toleration."""
+
+    key: Annotated[str, Field(max_length=317)] = ""
+    operator: Literal["Exists", "Equal"] = "Equal"
+    value: Annotated[str, Field(max_length=63)] = ""
+    effect: Literal["", "NoSchedule", "PreferNoSchedule", "NoExecute"] = ""
+    toleration_seconds: Annotated[int | None, Field(ge=0, le=31_536_000)] = None
+
+
+class Pool(ApiModel):
+    """A kind of device that the job may use."""
+
+    name: DnsLabel
+    min_workers: Annotated[int, Field(ge=0, le=MAX_WORKERS)] = 0
+    max_workers: Workers = 1
+    node_selector: LabelMap = {}
+    tolerations: Annotated[list[Toleration], Field(max_length=16)] = []
+    resources: Resources = Resources()
+    max_local_batch: Annotated[int | None, Field(ge=1, le=MAX_BATCH)] = None
+    """Memory ceiling in samples per worker and micro-batch; learned when absent."""
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if self.min_workers > self.max_workers:
+            raise ValueError(f"minWorkers ({self.min_workers}) is greater than maxWorkers ({self.max_workers})")
+        return self
+
+    @property
+    def device(self) -> str:
+        """Kind of the pool's devices: the ``rex.dev/device`` label that it selects, else the pool's own name."""
+        return self.node_selector.get("rex.dev/device", self.name)
+
+
+class BatchRange(ApiModel):
+    """Global batch sizes, in samples per optimiser step."""
+
+    initial: Batch
+    min: Batch = 1
+    max: Batch
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if self.min > self.max:
+            raise ValueError(f"min ({self.min}) is greater than max ({self.max})")
+        if not self.min <= self.initial <= self.max:
+            raise ValueError(f"initial ({self.initial}) is outside min..max ({self.min}..{self.max})")
+        return self
+
+
+class LearningRate(ApiModel):
+    """How the learning rate follows the global batch."""
+
+    scaling: Literal["adascale", "linear", "sqrt", "none"] = "adascale"
+
+
+class Sync(ApiModel):
+    """How workers are kept in step."""
+
+    mode: Literal["bsp"] = "bsp"
+
+
+class Validation(ApiModel):
+    """When a change counts as shown to help."""
+
+    alpha: Annotated[float, Field(ge=1e-6, le=0.5)] = 0.05
+    min_effect: Annotated[float, Field(ge=0, le=1)] = 0.02
+    warmup_steps: Annotated[int, Field(ge=0, le=10_000)] = 5
+    min_steps: Annotated[int, Field(ge=4, le=100_000)] = 20
+    max_steps: Annotated[int, Field(ge=4, le=1_000_000)] = 400
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if self.min_steps > self.max_steps:
+            raise ValueError(f"minSteps ({self.min_steps}) is greater than maxSteps ({self.max_steps})")
+        return self
+
+
+class SearchLimits(ApiModel):
+    """How much may be tried."""
+
+    max_trials: Annotated[int, Field(ge=0, le=10_000)] = 40
+    cooldown_seconds: Annotated[float, Field(ge=0, le=86_400)] = 60
+
+
+class PlannerSpec(ApiModel):
+    """Which policy plans the batches, for what, and how sure it must be."""
+
+    policy: PolicyName = "rex"
+    objective: Literal["goodput", "throughput"] = "goodput"
+    validation: Validation = Validation()
+    search: SearchLimits = SearchLimits()
+
+
+class Checkpoint(ApiModel):
+    """Where and how often the training's state is kept."""
+
+    claim_name: Annotated[str | None, Field(min_length=1, max_length=253)] = None
+    path: Annotated[str, Field(min_length=1, max_length=512)]
+    every_steps: Annotated[int, Field(ge=1, le=10_000_000)] = 200
+    keep: Annotated[int, Field(ge=1, le=1000)] = 3
+
+    @field_validator("path")
+    @classmethod
+    def _contained(cls, path: str) -> str:
+        if path.startswith("/") or "\0" in path or "$" in path or ".." in path.split("/"):
+            raise ValueError("must be a relative path inside the volume, without '..' and '$'")
+        return path
+
+
+class FailureRule(ApiModel):
+    """What to do about a worker that ended with one of these exit codes or reasons; the first match counts."""
+
+    exit_codes: Annotated[list[Annotated[int, Field(ge=1, le=255)]], Field(max_length=64)] = []
+    reasons: Annotated[list[Annotated[str, Field(min_length=1, max_length=128)]], Field(max_length=64)] = []
+    action: Literal["Fail", "Ignore", "Restart"]
+    """``Fail`` ends the job, ``Restart`` replaces the worker and charges the budget, ``Ignore`` does not charge it."""
+
+
+class Failure(ApiModel):
+    """How many restarts the job may use up. Preemption, eviction, node loss and planned changes are never charged."""
+
+    max_restarts: Annotated[int, Field(ge=0, le=10_000)] = 10
+    rules: Annotated[list[FailureRule], Field(max_length=32)] = []
+
+
+class RexJobSpec(ApiModel):
+    """The wish of a user. See docs/reference for each field."""
+
+    suspend: bool = False
+    priority: Annotated[int, Field(ge=-1_000_000, le=1_000_000)] = 0
+    workers: WorkerRange
+    pools: Annotated[list[Pool], Field(min_length=1, max_length=MAX_POOLS)]
+    template: dict[str, Any]
+    """A PodTemplateSpec, kept as it was written; the container named ``trainer`` gets the REX environment."""
+    batch: BatchRange
+    learning_rate: LearningRate = LearningRate()
+    sync: Sync = Sync()
+    planner: PlannerSpec = PlannerSpec()
+    checkpoint: Checkpoint | None = None
+    failure: Failure = Failure()
+    active_deadline_seconds: Seconds | None = None
+    pending_deadline_seconds: Seconds = 600
+    ttl_seconds_after_finished: Annotated[int | None, Field(ge=0, le=31_536_000)] = None
+    clean_pod_policy: Literal["Running", "All", "None"] = "Running"
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        names = [pool.name for pool in self.pools]
+        if len(set(names)) != len(names):
+            raise ValueError("pools: two pools have the same name")
+        room = sum(pool.max_workers for pool in self.pools)
+        if self.workers.min > room:
+            raise ValueError(f"workers.min ({self.workers.min}) is more than the pools' maxWorkers together ({room})")
+        floor = sum(pool.min_workers for pool in self.pools)
+        if floor > self.workers.max:
+            raise ValueError(f"the pools' minWorkers together ({floor}) are more than workers.max ({self.workers.max})")
+        if self.batch.max < self.workers.min:
+            raise ValueError(
+                f"batch.max ({self.batch.max}) cannot be split over workers.min ({self.workers.min}): each worker needs"
+                " at least one sample"
+            )
+        return self
+
+    def trainer(self) -> dict[str, Any]:
+        """The container that trains, as the user wrote it. Raises ``ValueError`` that says what the template lacks."""
+        spec = self.template.get("spec")
+        if not isinstance(spec, dict):
+            raise ValueError("spec.template.spec: missing; give a pod spec with a container named 'trainer'")
+        containers = spec.get("containers")
+        if not isinstance(containers, list):
+            raise ValueError("spec.template.spec.containers: missing; give a container named 'trainer'")
+        for container in containers:
+            if isinstance(container, dict) and container.get("name") == "trainer":
+                return container
+        raise ValueError("spec.template.spec.containers: no container is named 'trainer'")
