@@ -36,13 +36,13 @@ Port = Annotated[int, Field(ge=1, le=65535)]
 class Message(BaseModel):
     """What all messages have in common: closed, frozen, and free of NaN and infinity."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
 class DownMessage(Message):
     """A message from operator to worker; a worker older than the operator ignores the fields it does not know."""
 
-    model_config = ConfigDict(extra="ignore", frozen=True, allow_inf_nan=False)
+    model_config = ConfigDict(extra="ignore", frozen=True, strict=True, allow_inf_nan=False)
 
 
 # --- down: operator -> worker ---------------------------------------------------------------------------------------

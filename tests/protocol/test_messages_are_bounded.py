@@ -9,6 +9,7 @@ import sys
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from rex_worker import protocol
 from rex_worker.protocol import Hello, Left, Member, Membership, Plan, StepReport, Steps, encode, parse_down, parse_up
 
@@ -34,10 +35,27 @@ def test_up_messages_survive_the_wire() -> None:
         assert parse_up(encode(message)) == message
 
 
-@pytest.mark.parametrize("value", ["NaN", "Infinity", "-Infinity", "1e400", "-1", "1" + "0" * 400, '"x"', "null", "{}"])
+@pytest.mark.parametrize(
+    "value",
+    [
+        "NaN",
+        "Infinity",
+        "-Infinity",
+        "1e400",
+        "-1",
+        "1" + "0" * 400,
+        '"x"',
+        '"12"',
+        "true",
+        '"12"',
+        "true",
+        "null",
+        "{}",
+    ],
+)
 def test_c_135_a_number_that_is_none_is_refused(value: str) -> None:
     fields = json.dumps(STEP).replace('"compute_s": 0.1', f'"compute_s": {value}')
-    with pytest.raises(ValueError, match="compute_s|JSON"):
+    with pytest.raises(ValueError, match=r"compute_s|JSON"):
         parse_up(f'{{"kind": "Steps", "generation": 1, "steps": [{fields}]}}')
 
 
