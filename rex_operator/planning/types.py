@@ -1,0 +1,209 @@
+"""What goes into the planner and what comes out of it, in plain data.
+
+Whatever leaves the planner ends in a status, a ConfigMap, a JSON line or a web page, so every record here is bounded,
+free of NaN and infinity, and says the same after a round through JSON. What only lives inside a process (a plan on its
+way, a view for the screen) is a frozen dataclass; what is kept is a pydantic model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+MAX_DECISIONS = 64
+"""Decisions that a planner remembers."""
+MAX_CANDIDATES = 8
+"""Runners-up that a decision names."""
+MAX_NAMED_WORKERS = 64
+"""A decision lists the shares of groups up to this size; of larger ones it keeps the batch only."""
+
+DecisionKind = Literal[
+    "trial-started",
+    "accepted",
+    "rejected",
+    "inconclusive",
+    "rebalanced",
+    "membership",
+    "converged",
+    "vetoed",
+    "ceiling",
+]
+
+
+class CannotPlan(ValueError):
+    """No plan satisfies the bounds; the message says which ones and what to change."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerInfo:
+    """One life of a worker, as the planner needs to know it."""
+
+    worker_id: str
+    incarnation: str
+    device: str
+    """Kind of the device; workers of one kind share a curve."""
+    max_local_batch: int | None = None
+    """Known memory ceiling in samples per micro-batch; None: learned."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlanDraft:
+    """A plan before it has a version and a generation. The local batches sum to ``global_batch``, each at least 1."""
+
+    global_batch: int
+    accumulation: int
+    local_batches: Mapping[str, int]
+    """Samples per worker and optimiser step, over all accumulation passes."""
+    learning_rate_factor: float
+
+
+class Record(BaseModel):
+    """A piece of what is kept: closed, immutable, JSON without NaN."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class PlanSummary(Record):
+    """A plan as a decision tells it."""
+
+    global_batch: int
+    accumulation: int
+    local_batches: dict[str, int] = {}
+    """Empty for groups of more than ``MAX_NAMED_WORKERS``."""
+    learning_rate_factor: float
+
+    @classmethod
+    def of(cls, draft: PlanDraft) -> PlanSummary:
+        """Return the summary of a draft."""
+        named = dict(draft.local_batches) if len(draft.local_batches) <= MAX_NAMED_WORKERS else {}
+        return cls(
+            global_batch=draft.global_batch,
+            accumulation=draft.accumulation,
+            local_batches=named,
+            learning_rate_factor=draft.learning_rate_factor,
+        )
+
+
+class Evidence(Record):
+    """The test behind a verdict. Times are goodput-normalised, so that lower is better (algorithms of the planner)."""
+
+    p_better: float
+    """One-sided p-value that the trial is no better than the reference."""
+    p_worse: float
+    effect: float
+    """Relative gain of the trial, Hodges-Lehmann: 0.05 = 5 % less time per useful sample; negative = a loss."""
+    interval: tuple[float, float] | None = None
+    """95 % interval of ``effect``."""
+    a12: float
+    """Vargha-Delaney A: chance that a trial step beats a reference step; 0.5 = no difference."""
+    n_reference: int
+    """Steps in the reference window."""
+    n_trial: int
+    block: int = 1
+    """Steps per block median that the test was run on."""
+    look: int
+    """1 or 2: which of the two planned looks."""
+    alpha: float
+    """One-sided level spent at this look."""
+
+
+class CandidateSummary(Record):
+    """A batch that the search considered."""
+
+    global_batch: int
+    accumulation: int
+    expected_gain: float
+    """Predicted relative change of the objective against what ran."""
+    ei: float
+    """Expected improvement of the logarithm of the objective."""
+
+
+class DecisionRecord(Record):
+    """One thing that the planner decided, and why."""
+
+    time_s: float
+    """The planner's clock (monotonic) at the decision."""
+    step: int
+    samples: int
+    kind: DecisionKind
+    plan_from: PlanSummary | None = None
+    plan_to: PlanSummary | None = None
+    reason: Annotated[str, Field(max_length=512)]
+    evidence: Evidence | None = None
+    expectation: float | None = None
+    """Relative gain that was predicted beforehand."""
+    candidates: Annotated[tuple[CandidateSummary, ...], Field(max_length=MAX_CANDIDATES)] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerView:
+    """How one worker does; times are medians over its present window, None until measured."""
+
+    local_batch: int
+    compute_s: float | None = None
+    wait_s: float | None = None
+    stale: bool = False
+    """Nothing was heard of it for longer than the bound, while it should be training."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrialView:
+    """The trial that runs."""
+
+    global_batch: int
+    accumulation: int
+    steps: int
+    """Steps in its window so far."""
+    needed: int
+    """Steps at which the next look is taken."""
+    look: int
+
+
+@dataclass(frozen=True, slots=True)
+class PlannerView:
+    """The planner at a glance, for status, screen and metrics. Rates are None until there is something to divide."""
+
+    throughput: float | None = None
+    """Samples per second of the whole group."""
+    goodput: float | None = None
+    """Throughput x statistical efficiency; equals ``throughput`` while the noise scale is unknown."""
+    noise_scale: float | None = None
+    """Gradient noise scale, in samples."""
+    step_s: float | None = None
+    """Median seconds per step."""
+    step: int = 0
+    samples: int = 0
+    loss: float | None = None
+    """Loss of the last complete step, averaged over samples."""
+    workers: Mapping[str, WorkerView] = field(default_factory=dict)
+    trial: TrialView | None = None
+    trials: int = 0
+    """Trials started so far."""
+    last_decision: DecisionRecord | None = None
+    set_aside: Mapping[str, int] = field(default_factory=dict)
+    """Reports that were not used, by reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class SearchRequest:
+    """A search to be run off the event loop by ``run_search``."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class SearchResult:
+    """What a search found."""
+
+    number: int
+
+
+class PlannerState(Record):
+    """What a planner has learned, bounded, for the next life of the operator. A half-done trial is not in it."""
+
+    global_batch: int
+    accumulation: int
+    decisions: tuple[DecisionRecord, ...] = ()
