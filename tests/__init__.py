@@ -1,0 +1,1 @@
+"""REX's tests: one folder per area, one behaviour per file."""
