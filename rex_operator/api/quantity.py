@@ -9,9 +9,12 @@ from __future__ import annotations
 import re
 from decimal import Decimal
 
-_FORM = re.compile(
+QUANTITY_PATTERN = (
     r"^([0-9]{1,18}(?:\.[0-9]{0,9})?|\.[0-9]{1,9})(?:(m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei)|[eE]([+-]?[0-9]{1,2}))?$"
 )
+"""Understood alike by Python and by the API server (RE2)."""
+
+_FORM = re.compile(QUANTITY_PATTERN)
 _SCALE = {
     "m": Decimal("0.001"),
     **{unit: Decimal(1000) ** power for power, unit in enumerate(["k", "M", "G", "T", "P", "E"], 1)},

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema, field_validator, model_validator
 from pydantic.alias_generators import to_camel
 
-from rex_operator.api.quantity import check_resource
+from rex_operator.api.cel import rules
+from rex_operator.api.quantity import QUANTITY_PATTERN, check_resource
 
 MAX_POOLS = 16
 MAX_WORKERS = 1024
@@ -23,11 +24,34 @@ DnsLabel = Annotated[str, Field(min_length=1, max_length=63, pattern=r"^[a-z0-9]
 Workers = Annotated[int, Field(ge=1, le=MAX_WORKERS)]
 Batch = Annotated[int, Field(ge=1, le=MAX_BATCH)]
 Seconds = Annotated[int, Field(ge=1, le=31_536_000)]
+_KEYS_FIT = ("self.all(key, size(key) >= 1 && size(key) <= 317)", "a key has 1 to 317 characters")
 LabelMap = Annotated[
     dict[Annotated[str, Field(min_length=1, max_length=317)], Annotated[str, Field(max_length=63)]],
-    Field(max_length=32),
+    Field(max_length=32, json_schema_extra=rules(_KEYS_FIT)),
 ]
-Amounts = Annotated[dict[Annotated[str, Field(min_length=1, max_length=317)], str | int], Field(max_length=32)]
+Amount = Annotated[
+    str | int,
+    Field(json_schema_extra={"x-kubernetes-int-or-string": True, "pattern": QUANTITY_PATTERN, "maxLength": 32}),
+]
+Amounts = Annotated[
+    dict[Annotated[str, Field(min_length=1, max_length=317)], Amount],
+    Field(
+        max_length=32,
+        json_schema_extra=rules(
+            _KEYS_FIT,
+            (
+                "self.all(key, type(self[key]) != int || int(self[key]) >= 0)",
+                "a resource amount is not negative",
+            ),
+            (
+                "self.all(key, key in ['cpu', 'memory', 'ephemeral-storage'] || key.startsWith('hugepages-')"
+                " || type(self[key]) != string || (isQuantity(string(self[key]))"
+                " && quantity(string(self[key])).isInteger()))",
+                "devices cannot be split here: give a whole number",
+            ),
+        ),
+    ),
+]
 
 PolicyName = Literal["rex", "even"]
 
@@ -35,11 +59,19 @@ PolicyName = Literal["rex", "even"]
 class ApiModel(BaseModel):
     """camelCase outside, snake_case inside; an unknown field is an error that names it."""
 
-    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(
+        alias_generator=to_camel,
+        populate_by_name=True,
+        extra="forbid",
+        allow_inf_nan=False,
+        use_attribute_docstrings=True,
+    )
 
 
 class WorkerRange(ApiModel):
     """How many workers the job may have, over all pools."""
+
+    model_config = ConfigDict(json_schema_extra=rules(("self.min <= self.max", "min is greater than max")))
 
     min: Workers = 1
     max: Workers = 1
@@ -78,6 +110,10 @@ class Toleration(ApiModel):
 class Pool(ApiModel):
     """A kind of device that the job may use."""
 
+    model_config = ConfigDict(
+        json_schema_extra=rules(("self.minWorkers <= self.maxWorkers", "minWorkers is greater than maxWorkers"))
+    )
+
     name: DnsLabel
     min_workers: Annotated[int, Field(ge=0, le=MAX_WORKERS)] = 0
     max_workers: Workers = 1
@@ -101,6 +137,13 @@ class Pool(ApiModel):
 
 class BatchRange(ApiModel):
     """Global batch sizes, in samples per optimiser step."""
+
+    model_config = ConfigDict(
+        json_schema_extra=rules(
+            ("self.min <= self.max", "min is greater than max"),
+            ("self.min <= self.initial && self.initial <= self.max", "initial is outside min..max"),
+        )
+    )
 
     initial: Batch
     min: Batch = 1
@@ -130,7 +173,11 @@ class Sync(ApiModel):
 class Validation(ApiModel):
     """When a change counts as shown to help."""
 
-    alpha: Annotated[float, Field(ge=1e-6, le=0.5)] = 0.05
+    model_config = ConfigDict(
+        json_schema_extra=rules(("self.minSteps <= self.maxSteps", "minSteps is greater than maxSteps"))
+    )
+
+    alpha: Annotated[float, Field(gt=0, le=0.5)] = 0.05
     min_effect: Annotated[float, Field(ge=0, le=1)] = 0.02
     warmup_steps: Annotated[int, Field(ge=0, le=10_000)] = 5
     min_steps: Annotated[int, Field(ge=4, le=100_000)] = 20
@@ -162,6 +209,15 @@ class PlannerSpec(ApiModel):
 class Checkpoint(ApiModel):
     """Where and how often the training's state is kept."""
 
+    model_config = ConfigDict(
+        json_schema_extra=rules(
+            (
+                "!self.path.startsWith('/') && !self.path.contains('$') && !self.path.split('/').exists(p, p == '..')",
+                "path: must be a relative path inside the volume, without '..' and '$'",
+            )
+        )
+    )
+
     claim_name: Annotated[str | None, Field(min_length=1, max_length=253)] = None
     path: Annotated[str, Field(min_length=1, max_length=512)]
     every_steps: Annotated[int, Field(ge=1, le=10_000_000)] = 200
@@ -191,14 +247,52 @@ class Failure(ApiModel):
     rules: Annotated[list[FailureRule], Field(max_length=32)] = []
 
 
+_KEPT = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+Template = Annotated[
+    dict[str, Any], WithJsonSchema({**_KEPT, "properties": {"metadata": _KEPT, "spec": _KEPT}, "required": ["spec"]})
+]
+
+
 class RexJobSpec(ApiModel):
     """The wish of a user. See docs/reference for each field."""
+
+    model_config = ConfigDict(
+        json_schema_extra=rules(
+            ("self.pools.map(p, p.maxWorkers).sum() >= self.workers.min", "workers.min is more than the pools' room"),
+            (
+                "self.pools.map(p, p.minWorkers).sum() <= self.workers.max",
+                "the pools' minWorkers together are more than workers.max",
+            ),
+            (
+                "self.batch.max >= self.workers.min",
+                "batch.max cannot be split over workers.min: each worker needs at least one sample",
+            ),
+            (
+                "self.pools.all(p, self.pools.exists_one(q, q.name == p.name))",
+                "two pools have the same name",
+            ),
+            (
+                "size(self.pools) == size(oldSelf.pools)"
+                " && self.pools.all(p, oldSelf.pools.exists(q, q.name == p.name))",
+                "pools cannot be added, removed or renamed once the job exists; create a new job",
+            ),
+            (
+                "self.template == oldSelf.template",
+                "template is immutable: running workers would differ from new ones; create a new job",
+            ),
+            (
+                "has(self.checkpoint) == has(oldSelf.checkpoint)"
+                " && (!has(self.checkpoint) || self.checkpoint == oldSelf.checkpoint)",
+                "checkpoint is immutable: what was saved would be lost; create a new job",
+            ),
+        )
+    )
 
     suspend: bool = False
     priority: Annotated[int, Field(ge=-1_000_000, le=1_000_000)] = 0
     workers: WorkerRange
     pools: Annotated[list[Pool], Field(min_length=1, max_length=MAX_POOLS)]
-    template: dict[str, Any]
+    template: Template
     """A PodTemplateSpec, kept as it was written; the container named ``trainer`` gets the REX environment."""
     batch: BatchRange
     learning_rate: LearningRate = LearningRate()

@@ -1,0 +1,109 @@
+"""Manifests for the tables of the API tests: a good one, and what makes it bad."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+Manifest = dict[str, Any]
+
+
+def manifest(name: str = "digits", namespace: str = "default") -> Manifest:
+    """A RexJob that every check accepts."""
+    return {
+        "apiVersion": "rex.dev/v1alpha1",
+        "kind": "RexJob",
+        "metadata": {"name": name, "namespace": namespace},
+        "spec": {
+            "workers": {"min": 2, "max": 4},
+            "pools": [
+                {
+                    "name": "fast",
+                    "maxWorkers": 2,
+                    "nodeSelector": {"rex.dev/device": "a100"},
+                    "resources": {"limits": {"nvidia.com/gpu": 1}},
+                },
+                {
+                    "name": "slow",
+                    "maxWorkers": 4,
+                    "nodeSelector": {"rex.dev/device": "t4"},
+                    "resources": {"limits": {"nvidia.com/gpu": "1", "memory": "16Gi"}},
+                },
+            ],
+            "template": {
+                "metadata": {"labels": {"team": "vision"}},
+                "spec": {
+                    "containers": [{"name": "trainer", "image": "example/train:1", "command": ["python", "t.py"]}]
+                },
+            },
+            "batch": {"initial": 256, "min": 64, "max": 8192},
+            "checkpoint": {"claimName": "ckpt", "path": "digits"},
+        },
+    }
+
+
+def changed(path: str, value: Any, base: Manifest | None = None) -> Manifest:
+    """The good manifest with one field set (``None`` as value and a path ending in ``-`` removes it)."""
+    result = copy.deepcopy(base or manifest())
+    *parents, last = path.removesuffix("-").split(".")
+    node: Any = result
+    for part in parents:
+        node = node[int(part)] if part.isdigit() else node.setdefault(part, {})
+    if path.endswith("-"):
+        del node[last]
+    else:
+        node[int(last) if last.isdigit() else last] = value
+    return result
+
+
+Bad = tuple[str, Callable[[], Manifest], str]
+
+GPU = "spec.pools.0.resources.limits"
+
+
+def _set(path: str, value: Any) -> Callable[[], Manifest]:
+    return lambda: changed(path, value)
+
+
+BAD: list[Bad] = [
+    ("c_001_pools_missing", lambda: changed("spec.pools-", None), "pools"),
+    ("c_001_pools_empty", _set("spec.pools", []), "pools"),
+    ("c_002_workers_min_zero", _set("spec.workers.min", 0), "workers.min"),
+    ("c_002_workers_max_negative", _set("spec.workers.max", -1), "workers.max"),
+    ("c_002_batch_min_zero", _set("spec.batch.min", 0), "batch.min"),
+    ("c_002_alpha_zero", _set("spec.planner", {"validation": {"alpha": 0}}), "alpha"),
+    ("c_002_alpha_above_one", _set("spec.planner", {"validation": {"alpha": 1.5}}), "alpha"),
+    ("c_007_batch_below_workers", _set("spec.batch", {"initial": 1, "min": 1, "max": 1}), "batch.max"),
+    ("c_012_amount_is_a_word", _set(GPU, {"nvidia.com/gpu": "two"}), "pools[0].resources.limits"),
+    ("c_012_amount_is_negative_text", _set(GPU, {"nvidia.com/gpu": "-1"}), "pools[0].resources.limits"),
+    ("c_012_amount_is_negative", _set(GPU, {"nvidia.com/gpu": -1}), "pools[0].resources.limits"),
+    ("c_012_amount_is_a_fraction", _set(GPU, {"nvidia.com/gpu": 0.5}), "pools[0].resources.limits"),
+    ("c_012_device_is_split", _set(GPU, {"nvidia.com/gpu": "500m"}), "pools[0].resources.limits"),
+    ("c_012_memory_with_a_wrong_unit", _set(GPU, {"memory": "500XYZ"}), "pools[0].resources.limits"),
+    ("c_012_pools_is_a_map", _set("spec.pools", {}), "pools"),
+    ("c_012_pools_is_null", _set("spec.pools", None), "pools"),
+    ("c_211_path_climbs", _set("spec.checkpoint.path", "a/../../b"), "path"),
+    ("c_211_path_is_absolute", _set("spec.checkpoint.path", "/etc"), "path"),
+    ("c_211_path_is_expanded", _set("spec.checkpoint.path", "$(X)"), "path"),
+    ("c_211_path_is_long", _set("spec.checkpoint.path", "x" * 4096), "path"),
+    ("c_215_batch_overflows", _set("spec.batch.max", 9223372036854775807), "batch.max"),
+    ("c_215_a_million_workers", _set("spec.workers.max", 1_000_000), "workers.max"),
+    ("c_215_many_pools", _set("spec.pools", [{"name": f"p{i}"} for i in range(10_000)]), "pools"),
+    ("unknown_field", _set("spec.worker", {"min": 1}), "worker"),
+    ("unknown_nested_field", _set("spec.batch.maximum", 3), "maximum"),
+    ("wrong_type", _set("spec.workers.min", "two"), "workers.min"),
+    ("workers_min_above_max", _set("spec.workers", {"min": 5, "max": 4}), "min"),
+    ("batch_initial_outside", _set("spec.batch.initial", 9000), "initial"),
+    ("batch_min_above_max", _set("spec.batch.min", 8193), "min"),
+    ("pool_min_above_max", _set("spec.pools.0.minWorkers", 3), "minWorkers"),
+    ("pools_too_small", _set("spec.workers", {"min": 7, "max": 9}), "pools"),
+    ("pool_floors_above_max", _set("spec.pools.1", {"name": "slow", "minWorkers": 5, "maxWorkers": 5}), "minWorkers"),
+    ("two_pools_of_one_name", _set("spec.pools.1.name", "fast"), "pools"),
+    ("steps_out_of_order", _set("spec.planner", {"validation": {"minSteps": 500}}), "minSteps"),
+    ("template_missing", lambda: changed("spec.template-", None), "template"),
+    ("policy_unknown", _set("spec.planner", {"policy": "magic"}), "policy"),
+    ("name_too_long", lambda: changed("metadata.name", "x" * 64), "name"),
+    ("name_with_a_dot", lambda: changed("metadata.name", "a.b"), "name"),
+]
+"""Refused by pydantic and by the API server alike; the last item stands in both error texts."""

@@ -1,0 +1,32 @@
+"""What cannot run is refused where it was written, by the operator's own reading."""
+
+from __future__ import annotations
+
+import pytest
+
+from rex_operator.api import InvalidJob, RexJob
+from tests.api.manifests import BAD, Bad, changed, manifest
+
+
+def test_the_good_manifest_is_accepted() -> None:
+    job = RexJob.from_manifest(manifest())
+    assert [pool.device for pool in job.spec.pools] == ["a100", "t4"]
+
+
+@pytest.mark.parametrize("bad", BAD, ids=[bad[0] for bad in BAD])
+def test_a_bad_manifest_names_the_field(bad: Bad) -> None:
+    _, make, where = bad
+    with pytest.raises(InvalidJob) as refused:
+        RexJob.from_manifest(make())
+    assert where.split("[")[0] in str(refused.value)
+
+
+def test_a_template_without_a_trainer_says_so() -> None:
+    with pytest.raises(InvalidJob, match="no container is named 'trainer'"):
+        RexJob.from_manifest(changed("spec.template.spec.containers", [{"name": "main", "image": "x"}]))
+
+
+def test_several_faults_are_all_named() -> None:
+    with pytest.raises(InvalidJob) as refused:
+        RexJob.from_manifest(changed("spec.batch.min", 0, changed("spec.workers.min", 0)))
+    assert len(refused.value.problems) == 2
