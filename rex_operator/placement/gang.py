@@ -1,0 +1,104 @@
+"""How many workers a job gets on each of its pools: all of the minimum or nothing, then as many as there is room for.
+
+Workers that exist are kept. A job below its minimum (or with a pool below its own) starts only if the whole minimum
+finds room at once; otherwise it starts nothing and holds nothing. Above the minimum it grows in the order in which the
+user listed the pools. Pods of other jobs that are made but not yet bound are put on the nodes first, so that two
+decisions in a row cannot both count on the same device.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from rex_operator.placement.nodes import Demand, Node, PoolRequest, Room, selects
+from rex_operator.placement.selectors import explain
+from rex_operator.placement.victims import Live, choose_victims
+
+UNKNOWN_NODES = "the operator may not list nodes: workers are placed by the pools' selectors only"
+
+
+@dataclass(frozen=True)
+class Placement:
+    """What should happen to a job's workers."""
+
+    add: Mapping[str, int]
+    """New workers per pool."""
+    drop: tuple[str, ...] = ()
+    """Workers to drain, by id."""
+    feasible: bool = True
+    """Whether the minimum is met, with ``add``."""
+    no_match: bool = False
+    """Some pool that is needed matches no node at all."""
+    message: str = ""
+    """Why there are not more workers; empty when all that were asked for are there."""
+
+
+def place(
+    pools: Sequence[PoolRequest],
+    workers_min: int,
+    workers_max: int,
+    live: Sequence[Live],
+    nodes: Sequence[Node] | None,
+    reserved: Sequence[Demand] = (),
+) -> Placement:
+    """Decide on the workers of one job.
+
+    Args:
+        pools: the job's pools in the user's order.
+        workers_min: least workers over all pools; below it nothing is started.
+        workers_max: most workers over all pools.
+        live: the job's workers that are not on their way out.
+        nodes: the cluster, ``free`` counting everyone's bound pods; None when nodes cannot be read, which counts as
+            room for everything.
+        reserved: what is asked by pods that exist, of any job, but are bound to no node yet.
+    """
+    counts = Counter(worker.pool for worker in live)
+    pool_min = {pool.name: pool.min_workers for pool in pools}
+    pool_max = {pool.name: pool.max_workers for pool in pools}
+    short = [pool for pool in pools if counts[pool.name] < pool.min_workers]
+    surplus = len(live) + sum(pool.min_workers - counts[pool.name] for pool in short) - workers_max
+    if live and (surplus > 0 or any(counts[name] > pool_max.get(name, 0) for name in counts)):
+        drop = choose_victims(live, surplus, pool_min, pool_max)
+        return Placement({}, tuple(drop), message="more workers than workers.max or a pool's maxWorkers allows")
+
+    room = None if nodes is None else Room(tuple(nodes))
+    if room is not None:
+        for demand in reserved:
+            room.put(demand)
+    add: Counter[str] = Counter()
+
+    def grow(pool: PoolRequest, wanted: int) -> None:
+        add[pool.name] += wanted if room is None else room.put_up_to(pool.demand, wanted)
+
+    for pool in short:
+        grow(pool, pool.min_workers - counts[pool.name])
+    for pool in pools:
+        left = workers_max - len(live) - add.total()
+        grow(pool, max(0, min(left, pool.max_workers - counts[pool.name] - add[pool.name])))
+
+    total = len(live) + add.total()
+    feasible = total >= workers_min and all(counts[p.name] + add[p.name] >= p.min_workers for p in pools)
+    message = "" if total >= workers_max or nodes is None else _shortage(pools, workers_max, total, nodes)
+    if feasible:
+        return Placement({name: n for name, n in add.items() if n}, message=message)
+    no_match = nodes is not None and _unmatchable(pools, workers_min, nodes)
+    short_of = ", ".join(
+        f"pool {p.name} needs {p.min_workers}" for p in short if add[p.name] + counts[p.name] < p.min_workers
+    )
+    head = f"room for {total} workers, at least {workers_min} are needed" if total < workers_min else short_of
+    return Placement({}, feasible=False, no_match=no_match, message=f"{head}: {message or 'too little room'}")
+
+
+def _shortage(pools: Sequence[PoolRequest], wanted: int, total: int, nodes: Sequence[Node]) -> str:
+    if total >= min(wanted, sum(pool.max_workers for pool in pools)):
+        return ""
+    return "; ".join(explain(pool, nodes) for pool in pools)
+
+
+def _unmatchable(pools: Sequence[PoolRequest], workers_min: int, nodes: Sequence[Node]) -> bool:
+    """Whether the minimum could not be met even on an empty cluster of these nodes, for want of matching labels."""
+    matching = [pool for pool in pools if any(selects(pool.demand.node_selector, node.labels) for node in nodes)]
+    reachable = sum(pool.max_workers for pool in matching)
+    return reachable < workers_min or any(pool.min_workers > 0 and pool not in matching for pool in pools)
