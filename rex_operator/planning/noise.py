@@ -1,0 +1,166 @@
+"""How large may the batch be before its samples are wasted? The gradient noise scale, and what follows from it.
+
+The noise scale phi = tr(Sigma) / |G|^2 (McCandlish et al. 2018) is a ratio of two noisy quantities, measured by workers
+whose local batches differ. The textbook two-batch formula is badly biased there (by 2x and with negative |G|^2 on
+100/60/30/10), so the pooled one-way analysis-of-variance estimator is used; and as the ratio of unbiased estimates is
+biased, numerator and denominator are averaged apart over the recent third of the run and divided last.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from rex_operator.planning.statistics import Sample
+from rex_operator.planning.types import Record
+
+LONGEST_MEMORY = 300.0
+"""Steps that the moving averages remember at most; at the start they remember the last third (gradients shrink fast)."""
+SHORTEST_MEMORY = 20.0
+ENOUGH_STEPS = 30
+"""Usable steps before the noise scale is told."""
+_SPIKE = 20.0
+"""A step's estimate is cut to this many times the average size: one exploding gradient must not rule 300 steps."""
+LARGEST = 1e9
+"""Largest noise scale that is told, in samples."""
+
+Scaling = Literal["adascale", "linear", "sqrt", "none"]
+
+
+def pooled_estimate(local_batches: Sample, local_sq: Sample, global_sq: float) -> tuple[float, float] | None:
+    """Return unbiased estimates (tr Sigma, |G|^2) from one step; None when it cannot say.
+
+    ``local_sq`` are the |g_i|^2 of the workers' own mean gradients over ``local_batches`` samples (NaN: unknown),
+    ``global_sq`` is |g|^2 of g = sum (b_i/B) g_i. Either estimate may be negative: that is what unbiased costs.
+    """
+    used = local_batches > 0
+    batches, squares = local_batches[used], local_sq[used]
+    workers = batches.size
+    if workers < 2 or not (np.isfinite(squares).all() and math.isfinite(global_sq)):
+        return None
+    if global_sq < 0 or (squares < 0).any():
+        return None
+    total = float(batches.sum())
+    trace = (float(batches @ squares) - total * global_sq) / (workers - 1)
+    signal = global_sq - trace / total
+    return (trace, signal) if math.isfinite(trace) and math.isfinite(signal) else None
+
+
+class NoiseState(Record):
+    """What the estimator remembers."""
+
+    weight: float = 0.0
+    trace: float = 0.0
+    signal: float = 0.0
+    trace_sq: float = 0.0
+    signal_sq: float = 0.0
+    cross: float = 0.0
+    weight_sq: float = 0.0
+    steps: int = 0
+    skipped: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class NoiseScale:
+    """The noise scale in samples, with its approximate 90 % interval; ``high`` is infinite when only a floor is known."""
+
+    value: float
+    low: float
+    high: float
+
+
+class NoiseEstimator:
+    """Averages the steps' estimates. Feed each group step once."""
+
+    def __init__(self, saved: NoiseState | None = None) -> None:
+        self._state = (saved or NoiseState()).model_dump()
+
+    def observe(self, local_batches: Sample, local_sq: Sample, global_sq: float) -> None:
+        """Take in one group step; unusable ones are counted."""
+        estimate = pooled_estimate(local_batches, local_sq, global_sq)
+        s = self._state
+        if estimate is None:
+            s["skipped"] += 1
+            return
+        trace, signal = estimate
+        if s["steps"] >= SHORTEST_MEMORY:
+            trace = _cut(trace, _SPIKE * math.sqrt(s["trace_sq"] / s["weight"]))
+            signal = _cut(signal, _SPIKE * math.sqrt(s["signal_sq"] / s["weight"]))
+        s["steps"] += 1
+        keep = 1 - 1 / min(max(s["steps"] / 3, SHORTEST_MEMORY), LONGEST_MEMORY)
+        new = {
+            "weight": 1.0,
+            "trace": trace,
+            "signal": signal,
+            "trace_sq": trace * trace,
+            "signal_sq": signal * signal,
+            "cross": trace * signal,
+        }
+        for name, value in new.items():
+            s[name] = keep * s[name] + value
+        s["weight_sq"] = keep * keep * s["weight_sq"] + 1.0
+
+    def state(self) -> NoiseState:
+        """Return what is to be kept."""
+        return NoiseState(**self._state)
+
+    def scale(self) -> NoiseScale | None:
+        """Return the noise scale; None until `ENOUGH_STEPS` usable steps were seen.
+
+        A signal lost in its own noise (or negative) counts as one standard error: phi is then a floor, not a guess.
+        """
+        s = self._state
+        if s["steps"] < ENOUGH_STEPS:
+            return None
+        w = s["weight"]
+        trace, signal = s["trace"] / w, s["signal"] / w
+        effective = w * w / s["weight_sq"]
+        var_trace = max(0.0, s["trace_sq"] / w - trace * trace) / effective
+        var_signal = max(0.0, s["signal_sq"] / w - signal * signal) / effective
+        covariance = (s["cross"] / w - trace * signal) / effective
+        top, bottom = max(trace, 0.0), max(signal, math.sqrt(var_signal))
+        if bottom <= 0:
+            return None
+        value = min(top / bottom, LARGEST)
+        # delta method on trace - value * signal, the numerator of the ratio's error
+        error = 1.645 * math.sqrt(max(0.0, var_trace - 2 * value * covariance + value * value * var_signal))
+        shaky = 1.645 * math.sqrt(var_signal)
+        low = max(0.0, top - error) / bottom
+        high = (top + error) / bottom if signal > 2 * shaky else math.inf
+        return NoiseScale(value, min(low, value), max(high, value))
+
+
+def _cut(value: float, bound: float) -> float:
+    return max(-bound, min(bound, value)) if bound > 0 else value
+
+
+def efficiency(noise_scale: float, batch: float, initial: int) -> float:
+    """Return the statistical efficiency of ``batch`` against ``initial``: (phi + m0) / (phi + B), Pollux (OSDI'21).
+
+    Above 1 below the initial batch. phi and batches are in samples.
+    """
+    return (noise_scale + initial) / (noise_scale + batch)
+
+
+def learning_rate_factor(scaling: Scaling, batch: int, initial: int, noise_scale: float | None) -> float:
+    """Return what the base learning rate is multiplied with at ``batch``.
+
+    Always relative to ``initial``, never to what ran before, so that any path of changes that ends at the same batch
+    ends at the same rate (C-110); exactly 1 at ``initial``. AdaScale's gain (Johnson et al. 2020) is scale x
+    efficiency; while the noise scale is unknown it takes the cautious end, min(1, scale).
+    """
+    scale = batch / initial
+    match scaling:
+        case "none":
+            return 1.0
+        case "linear":
+            return scale
+        case "sqrt":
+            return math.sqrt(scale)
+        case "adascale":
+            if batch == initial:
+                return 1.0
+            return min(1.0, scale) if noise_scale is None else scale * efficiency(noise_scale, batch, initial)
