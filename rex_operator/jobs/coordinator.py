@@ -1,0 +1,367 @@
+"""The brain of one job: which workers form the group, under which plan, and when the job is over.
+
+Workers come, go, freeze and return, the operator restarts, and a planner wants to try things; all the while exactly one
+membership and one plan may be the newest. The coordinator takes every event as a call, keeps what is known in a roster,
+and answers with actions. It does no I/O and reads no clock, so each rule can be tested by a row of events.
+
+Three things only ever grow, over restarts too: the generation, the plan version and the committed checkpoint. A saved
+state is always asked for before the messages that rest on it are sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from rex_operator.api import RexJobSpec
+from rex_operator.jobs.actions import Action, Ended, RunSearch, Save, Send
+from rex_operator.jobs.group import COLLECTIVE_TIMEOUT_S, Group
+from rex_operator.jobs.life import Life, Target
+from rex_operator.jobs.membership import next_members
+from rex_operator.jobs.progress import Progress
+from rex_operator.jobs.roster import Roster, find_lost
+from rex_operator.jobs.saved import SavedState
+from rex_operator.jobs.view import JobView, Phase
+from rex_operator.jobs.viewing import make_view
+from rex_operator.planning import CannotPlan, DecisionRecord, PlanDraft, Planner, SearchRequest, SearchResult
+from rex_worker.protocol import (
+    Ack,
+    Checkpointed,
+    Down,
+    Drain,
+    Failed,
+    GroupLost,
+    Hello,
+    Leaving,
+    Left,
+    Metrics,
+    OutOfMemory,
+    Ready,
+    Steps,
+    Stop,
+    Up,
+)
+
+RESTART_GRACE_S = 30.0
+"""After a restart of the operator no silence counts for this long: the workers must find the new one first."""
+MAX_REFORM_DELAY_S = 30.0
+
+
+class Coordinator:
+    """One job's generations and plans. Every event returns the actions that follow from it, in order.
+
+    All ``now`` are seconds on one monotonic clock. After ``Ended`` no event changes anything any more.
+    """
+
+    def __init__(
+        self, name: str, spec: RexJobSpec, rng: np.random.Generator, now: float, saved: SavedState | None = None
+    ) -> None:
+        self.name, self.spec = name, spec
+        known = saved or SavedState()
+        self.planner = Planner(spec, rng, known.planner)
+        self.roster = Roster()
+        self.progress = Progress(known.step, known.samples, known.total_samples)
+        self.group = Group.restored(spec.sync.mode, known, self.roster, now)
+        self.checkpoint_step, self.final_checkpoint = known.checkpoint_step, known.final_checkpoint
+        self.ended: Ended | None = None
+        self.stopping: Stop | None = None
+        self._grace_until = now + RESTART_GRACE_S if saved is not None else now
+        self._formed_at, self._formed_in_vain = now, 0
+        self._last_decision: DecisionRecord | None = None
+        self._actions: list[Action] = []
+        if self.group.members:
+            self.planner.set_workers([life.info() for life in self.group.members], now)
+
+    # --- events ----------------------------------------------------------------------------------------------------
+
+    def set_target(self, workers: Mapping[str, Target], now: float) -> list[Action]:
+        """Say which workers exist or are being started; members that are not among them are drained."""
+        if self.ended is None:
+            self.roster.set_target(workers)
+            self.roster.forget(self.group.members)
+        return self._settle(now)
+
+    def connected(self, worker_id: str, incarnation: str, hello: Hello, now: float) -> list[Action]:
+        """A worker opened a session."""
+        life = self.roster.connected(worker_id, incarnation, hello, now)
+        self.group.learn(hello)
+        if self.ended is not None or self.stopping is not None:
+            self._send(life, self.stopping or Stop(reason="the job has ended", checkpoint=False))
+        else:
+            life.drained = False
+            for message in self.group.missed(life, hello):
+                self._send(life, message)
+        return self._settle(now)
+
+    def disconnected(self, worker_id: str, incarnation: str, now: float) -> list[Action]:
+        """A worker's session closed; it may come back."""
+        life = self.roster.lives.get((worker_id, incarnation))
+        if life is not None and life.connected:
+            life.connected, life.changed_at = False, now
+        return self._settle(now)
+
+    def gone(self, worker_id: str, incarnation: str, reason: str, now: float) -> list[Action]:
+        """A worker's process or pod is known to be dead. Deliver what its channel still holds before."""
+        life = self.roster.lives.get((worker_id, incarnation))
+        if life is not None:
+            life.gone, life.connected, life.wanted = True, False, False
+            life.lost = life.lost or reason or "gone"
+        return self._settle(now)
+
+    def message(self, worker_id: str, incarnation: str, message: Up, now: float) -> list[Action]:
+        """A worker said something; repeats and late messages change nothing."""
+        life = self.roster.heard(worker_id, incarnation, now)
+        if life is not None and self.ended is None:
+            self._take_in(life, message, now)
+        return self._settle(now)
+
+    def search_finished(self, request: SearchRequest, result: SearchResult, now: float) -> list[Action]:
+        """A search that was asked for has its result."""
+        if self._steady():
+            self._issue(self.planner.complete(request, result, now))
+        return self._settle(now)
+
+    def tick(self, now: float) -> list[Action]:
+        """Let time pass; to be called about every half second."""
+        actions = self._settle(now)
+        if self._steady():
+            wish = self.planner.poll(now)
+            if isinstance(wish, SearchRequest):
+                self._actions.append(RunSearch(wish))
+            else:
+                self._issue(wish)
+        return actions + self._settle(now)
+
+    def stop(self, reason: str, now: float, *, checkpoint: bool = True) -> list[Action]:
+        """End the training for now (suspend, interrupt): workers save and leave; a later coordinator may go on."""
+        if self.ended is None and self.stopping is None:
+            self.stopping = Stop(reason=reason[:2000], checkpoint=checkpoint)
+            self._actions.append(Save())
+            self._send_all(self.stopping)
+        return self._settle(now)
+
+    def fail(self, reason: str, message: str, now: float) -> list[Action]:
+        """End the job as failed for a cause that only the shell knows (restarts used up, deadline passed)."""
+        if self.ended is None:
+            self._end(Ended(False, reason, message))
+        return self._settle(now)
+
+    # --- what can be asked -----------------------------------------------------------------------------------------
+
+    def saved(self) -> SavedState:
+        """What a later coordinator needs to go on from here."""
+        return SavedState(
+            generation=self.group.generation,
+            plan_version=self.group.version,
+            members=self.group.saved_members(),
+            plan=self.group.plan,
+            checkpoint_step=self.checkpoint_step,
+            final_checkpoint=self.final_checkpoint,
+            step=self.progress.step,
+            samples=self.progress.samples,
+            total_samples=self.progress.total_samples,
+            planner=self.planner.state(),
+        )
+
+    def view(self) -> JobView:
+        """The job as it stands."""
+        return make_view(self)
+
+    @property
+    def finishing(self) -> bool:
+        """Whether the script has ended on some member while others are still at work (a final checkpoint, say)."""
+        members = self.group.members
+        return any(life.left == "finished" for life in members) and any(life.alive for life in members)
+
+    @property
+    def phase(self) -> Phase:
+        """Where the job is in its life."""
+        members = self.group.members
+        if self.ended is not None:
+            return "Succeeded" if self.ended.success else "Failed"
+        if self.stopping is not None:
+            return "Stopping" if any(life.alive for life in members) else "Stopped"
+        if self.finishing:
+            return "Finishing"
+        if not self.group.generation:
+            return "Pending"
+        return "Running" if members and all(life.alive for life in members) else "Recovering"
+
+    # --- news from the workers -------------------------------------------------------------------------------------
+
+    def _take_in(self, life: Life, message: Up, now: float) -> None:
+        match message:
+            case Steps():
+                self._steps(life, message, now)
+            case Ready():
+                life.ready_at = now if life.ready_at is None else life.ready_at
+                self.progress.ready(message)
+            case Ack():
+                self._runs(life, message.generation, message.plan_version, message.step)
+            case Metrics():
+                self.progress.report(message)
+            case Checkpointed():
+                self.checkpoint_step = max(self.checkpoint_step, message.step)
+                self.final_checkpoint = self.final_checkpoint or message.final
+                self._actions.append(Save())
+            case GroupLost():
+                life.group_lost = max(life.group_lost, message.generation)
+            case Leaving():
+                life.leaving = True
+            case Left():
+                life.left = message.reason
+                life.step, life.samples = max(life.step, message.step), max(life.samples, message.samples)
+            case Failed():
+                life.failed = message.error
+            case OutOfMemory():
+                self._out_of_memory(life, message, now)
+            case Hello():
+                self.roster.counters["second-hello"] += 1
+
+    def _steps(self, life: Life, message: Steps, now: float) -> None:
+        self.roster.counters["thinned-by-worker"] += message.dropped
+        members = self.group.plan.local_batches if self.group.plan is not None else {}
+        for report in message.steps:
+            if not self._runs(life, message.generation, report.plan_version, report.step):
+                continue
+            life.step, life.samples = max(life.step, report.step), max(life.samples, report.samples)
+            self.progress.add(life.worker_id, message.generation, report, members, now)
+            self.planner.observe(life.worker_id, life.incarnation, message.generation, report, now)
+            self._formed_in_vain = 0
+
+    def _runs(self, life: Life, generation: int, version: int, step: int) -> bool:
+        """Note that the worker runs this plan; False when nobody ever made such a plan."""
+        if generation > self.group.generation or version > self.group.version:
+            self.roster.counters["unknown-plan"] += 1
+            return False
+        life.generation = max(life.generation, generation)
+        if version > life.plan_version:
+            life.plan_version, life.plan_step = version, step
+        return True
+
+    def _out_of_memory(self, life: Life, message: OutOfMemory, now: float) -> None:
+        if life not in self.group.members or message.plan_version <= life.out_of_memory:
+            return
+        life.out_of_memory = message.plan_version
+        try:
+            self._issue(self.planner.out_of_memory(life.worker_id, message.local_batch, now))
+        except CannotPlan as error:
+            self._end(Ended(False, "OutOfMemory", str(error)))
+
+    # --- decisions -------------------------------------------------------------------------------------------------
+
+    def _settle(self, now: float) -> list[Action]:
+        """Draw all conclusions from what is known, and hand out the actions since the last call."""
+        if self.ended is None:
+            if now >= self._grace_until:
+                find_lost(self.group.members, self.group.generation, self.progress.moved_at, now, COLLECTIVE_TIMEOUT_S)
+            if self._finished():
+                self._end(Ended(True, "Finished", "all workers ran the script to its end"))
+            elif self.stopping is None and self.roster.targets_known and not self.finishing:
+                self._regroup(now)
+                self._drain_the_unwanted()
+                self._note_running(now)
+            self._note_decisions()
+        actions, self._actions = self._actions, []
+        return actions
+
+    def _finished(self) -> bool:
+        members = self.group.members
+        saved = self.spec.checkpoint is None or self.final_checkpoint
+        return saved and any(life.left == "finished" for life in members) and not any(life.alive for life in members)
+
+    def _regroup(self, now: float) -> None:
+        everyone_back = all(life.connected for life in self.roster.lives.values() if life.wanted)
+        if self.group.strange and not everyone_back and now < self._grace_until:
+            return
+        members = next_members(
+            self.group.members,
+            self.roster.newcomers(self.group.members),
+            self.spec,
+            everyone_ready=self.roster.everyone_ready(),
+            broken=self.group.strange or self._fell_apart(now),
+            now=now,
+        )
+        if members is not None:
+            self._form(members, now)
+
+    def _fell_apart(self, now: float) -> bool:
+        """Whether all members tell that the group is lost, though all live; after failures in a row, not at once."""
+        alive = [life for life in self.group.members if life.alive]
+        if not alive or any(life.group_lost < self.group.generation for life in alive):
+            return False
+        again = min(MAX_REFORM_DELAY_S, 0.5 * 2.0 ** min(self._formed_in_vain - 1, 10)) if self._formed_in_vain else 0.0
+        return now - self._formed_at >= again
+
+    def _form(self, members: list[Life], now: float) -> None:
+        try:
+            draft = self.planner.set_workers([life.info() for life in members], now)
+        except CannotPlan as error:
+            self._end(Ended(False, "CannotPlan", str(error)))
+            return
+        same = [life.key for life in members] == [life.key for life in self.group.members]
+        self._formed_in_vain = self._formed_in_vain + 1 if same else 0
+        self._formed_at = now
+        message = self.group.form(members, draft, self.checkpoint_step)
+        self._actions.append(Save())
+        for life in members:
+            life.joined = True
+            self._send(life, message)
+        for life in self.roster.lives.values():
+            if life.joined and life.departing and life.alive and life not in members:
+                self._send(life, message)
+        self.roster.forget(members)
+
+    def _issue(self, draft: PlanDraft | None) -> None:
+        if draft is None:
+            return
+        plan = self.group.replan(draft)
+        self._actions.append(Save())
+        for life in self.group.members:
+            self._send(life, plan)
+
+    def _drain_the_unwanted(self) -> None:
+        for life in self.roster.lives.values():
+            unwanted = life.was_wanted and not life.wanted and not life.drained
+            if unwanted and life.connected and life.alive and life not in self.group.members:
+                life.drained = True
+                self._send(life, Drain(reason="no longer part of the job"))
+
+    def _note_running(self, now: float) -> None:
+        group = self.group
+        if group.plan is None or group.draft is None or group.running_version == group.version or group.unacked():
+            return
+        group.running_version = group.plan.version
+        step = max(life.plan_step for life in group.members)
+        self.planner.plan_running(group.plan.version, group.generation, group.draft, step, now)
+
+    def _note_decisions(self) -> None:
+        newest = self.planner.decisions[-1] if self.planner.decisions else None
+        if newest is not self._last_decision:
+            self._last_decision = newest
+            self._actions.append(Save())
+
+    def _steady(self) -> bool:
+        """Whether the whole group runs the newest plan, so that the planner may ask for another."""
+        return (
+            self.phase == "Running"
+            and self.group.plan is not None
+            and self.group.running_version == self.group.plan.version
+        )
+
+    def _end(self, ended: Ended) -> None:
+        self.ended = ended
+        self._actions.append(Save())
+        if not ended.success:
+            self._send_all(Stop(reason=ended.message[:2000], checkpoint=False))
+        self._actions.append(ended)
+
+    def _send_all(self, message: Down) -> None:
+        for life in self.roster.lives.values():
+            if life.alive:
+                self._send(life, message)
+
+    def _send(self, life: Life, message: Down) -> None:
+        if life.connected:
+            self._actions.append(Send(life.worker_id, life.incarnation, message))

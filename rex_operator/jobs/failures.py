@@ -1,0 +1,77 @@
+"""What to do about a worker that ended: replace it, and at whose expense, or end the job.
+
+A program that fails again and again must not run for ever, and a job on preemptible machines must not die because its
+machines were taken away. So there are two counts: what the program did is charged to the job's budget, what the
+cluster or REX itself did is not. The user's own rules come first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from rex_operator.api.spec import Failure
+
+NOT_CHARGED = frozenset(
+    {
+        "DeletionByTaintManager",
+        "DisruptionTarget",
+        "Evicted",
+        "NodeAffinity",
+        "NodeLost",
+        "NodeShutdown",
+        "Planned",
+        "Preempted",
+        "PreemptionByScheduler",
+        "Shutdown",
+        "Terminated",
+        "UnexpectedAdmissionError",
+    }
+)
+"""Reasons that lie outside the program."""
+
+MAX_DELAY_S = 60.0
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What follows from one end. ``charged`` counts against ``failure.maxRestarts``."""
+
+    fail: bool
+    charged: bool
+    message: str
+
+
+def judge(failure: Failure, charged_so_far: int, exit_code: int | None, reasons: Collection[str] = ()) -> Verdict:
+    """Decide about a worker that ended with ``exit_code`` (128 + signal for signals) for ``reasons``.
+
+    Exactly ``max_restarts`` charged replacements are made: the next charged end fails the job.
+    """
+    what = _describe(exit_code, reasons)
+    action = _rule(failure, exit_code, reasons)
+    if action == "Fail":
+        return Verdict(True, True, f"{what}, and failure.rules say Fail")
+    if action == "Ignore" or (action is None and NOT_CHARGED.intersection(reasons)):
+        return Verdict(False, False, f"{what}; replaced, not charged")
+    if charged_so_far >= failure.max_restarts:
+        return Verdict(True, True, f"{what}; failure.maxRestarts ({failure.max_restarts}) is used up")
+    return Verdict(False, True, f"{what}; replaced, restart {charged_so_far + 1} of {failure.max_restarts}")
+
+
+def restart_delay(failures_in_a_row: int) -> float:
+    """Seconds to wait before a worker is started again: nothing at first, then doubling up to a minute."""
+    return 0.0 if failures_in_a_row <= 1 else min(MAX_DELAY_S, 0.5 * 2.0 ** min(failures_in_a_row - 2, 10))
+
+
+def _rule(failure: Failure, exit_code: int | None, reasons: Collection[str]) -> str | None:
+    for rule in failure.rules:
+        if exit_code in rule.exit_codes or any(reason in rule.reasons for reason in reasons):
+            return rule.action
+    return None
+
+
+def _describe(exit_code: int | None, reasons: Collection[str]) -> str:
+    causes = ", ".join(sorted(reasons))
+    if exit_code is None:
+        return causes or "worker is gone"
+    return f"exit code {exit_code}" + (f" ({causes})" if causes else "")

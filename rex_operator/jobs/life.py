@@ -1,0 +1,110 @@
+"""One life of a worker, and what the coordinator knows about it.
+
+A worker's name is stable, its lives are not: a process or pod that is replaced comes back with the same id and another
+incarnation, and late news of the earlier life must change nothing. So all that is known hangs on the life, and the name
+only says which life is wanted at present.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from rex_operator.planning import WorkerInfo
+from rex_worker.protocol import Hello, Member
+
+Key: TypeAlias = tuple[str, str]
+"""(worker id, incarnation)."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """A worker that exists or is being started."""
+
+    incarnation: str
+    pool: str
+    device: str
+    max_local_batch: int | None = None
+
+
+@dataclass
+class Life:
+    """What is known of one incarnation. Times are on the coordinator's clock, in seconds."""
+
+    worker_id: str
+    incarnation: str
+    pool: str = ""
+    device: str = ""
+    max_local_batch: int | None = None
+    wanted: bool = False
+    """Named by the present target; a member that no longer is gets drained."""
+    was_wanted: bool = False
+    joined: bool = False
+    """Was a member of some generation."""
+
+    connected: bool = False
+    changed_at: float = 0.0
+    """When the channel last went up or down."""
+    heard_at: float = 0.0
+    address: str = ""
+    store_port: int = 0
+    ready_at: float | None = None
+    generation: int = 0
+    """Generation that the worker is known to run."""
+    plan_version: int = 0
+    """Newest plan that it is known to run."""
+    plan_step: int = 0
+    """First step that it ran under that plan."""
+    step: int = 0
+    samples: int = 0
+
+    leaving: bool = False
+    drained: bool = False
+    """A Drain was sent to it."""
+    group_lost: int = 0
+    """Newest generation of which it reported the loss."""
+    left: Literal["", "finished", "drained", "stopped"] = ""
+    lost: str = ""
+    """Why the rest goes on without it; cleared when it turns up again, unless ``gone``."""
+    gone: bool = False
+    failed: str = ""
+    out_of_memory: int = 0
+
+    @property
+    def key(self) -> Key:
+        """Identity of this life."""
+        return self.worker_id, self.incarnation
+
+    @property
+    def alive(self) -> bool:
+        """Whether the group can still count on it."""
+        return not (self.gone or self.lost or self.left)
+
+    @property
+    def departing(self) -> bool:
+        """Whether the group should go on without it as soon as it can."""
+        return self.leaving or not self.wanted
+
+    def info(self) -> WorkerInfo:
+        """What the planner needs to know of it."""
+        return WorkerInfo(self.worker_id, self.incarnation, self.device, self.max_local_batch)
+
+    def member(self) -> Member:
+        """Its entry in a Membership."""
+        return Member(
+            worker_id=self.worker_id, incarnation=self.incarnation, address=self.address, store_port=self.store_port
+        )
+
+    def greet(self, hello: Hello, now: float) -> None:
+        """Take in the first message of a new session."""
+        self.connected, self.changed_at, self.heard_at = True, now, now
+        self.address, self.store_port = hello.address, hello.store_port
+        self.device = self.device or hello.device
+        self.generation = max(self.generation, hello.generation)
+        if hello.plan_version > self.plan_version:
+            self.plan_version, self.plan_step = hello.plan_version, hello.step
+        self.step = max(self.step, hello.step)
+        if not self.gone:
+            self.lost = ""
+        if hello.generation > 0 and self.ready_at is None:
+            self.ready_at = now  # it has been in a group, so model and data are built
