@@ -1,0 +1,419 @@
+"""The plots of a report, as data for plotly.
+
+Colours are names (``var:series-0``) that the page resolves from its style sheet, so that one figure serves the light
+and the dark theme. Every text that came from the run is escaped here: plotly reads a subset of HTML in labels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from html import escape
+from math import log2
+from statistics import median
+from typing import Any
+
+from rex_operator.report.record import MAX_WORKERS, Decision, Record, Step
+from rex_operator.report.summary import Summary, worker_medians
+
+DASHES = ("solid", "dash", "dot", "dashdot")
+SERIES = 8
+SYMBOLS = {"accepted": "circle", "rejected": "x", "vetoed": "x", "inconclusive": "diamond"}
+MAX_BANDS = 80
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One plot: ``takeaway`` says in words what it shows, for those who do not see it and those who do."""
+
+    id: str
+    title: str
+    takeaway: str
+    traces: list[dict[str, Any]]
+    layout: dict[str, Any]
+    wide: bool = True
+    height: int = 300
+
+
+@dataclass(frozen=True)
+class Clock:
+    """Time since start in the unit that suits the length of the run."""
+
+    unit: str
+    seconds: float
+    duration_s: float
+
+    @classmethod
+    def of(cls, duration_s: float) -> Clock:
+        """Pick seconds, minutes or hours."""
+        if duration_s < 600:
+            return cls("seconds", 1, duration_s)
+        return cls("minutes", 60, duration_s) if duration_s < 3 * 3600 else cls("hours", 3600, duration_s)
+
+    def __call__(self, t: float) -> float:
+        """Convert seconds since start."""
+        return round(t / self.seconds, 3)
+
+    def axis(self, **more: Any) -> dict[str, Any]:
+        """Describe a time axis; all plots over time have the same one."""
+        return {"title": {"text": f"{self.unit} since start"}, "range": [0, self(self.duration_s * 1.01)], **more}
+
+
+def draw(record: Record, summary: Summary) -> list[Figure]:
+    """Draw every plot that the record has data for."""
+    clock = Clock.of(record.duration_s)
+    figures = [
+        _local_batches(record, clock),
+        _global_batch(record, clock),
+        _throughput(record, clock),
+        *_learning(record, clock),
+        _compute_and_wait(record, summary),
+        _spread(record, clock),
+        _noise(record, clock),
+    ]
+    return [figure for figure in figures if figure is not None]
+
+
+def _local_batches(record: Record, clock: Clock) -> Figure | None:
+    workers = _workers(record)
+    if not workers:
+        return None
+    traces = []
+    for worker, style in workers.items():
+        x, y = [], []
+        for stretch in record.stretches:
+            share = stretch.local_batches.get(worker)
+            x += [clock(stretch.first.t), clock(stretch.last.t)]
+            y += [share, share]
+        traces.append(_line(x, y, style["name"], style["color"], dash=style["dash"], shape="hv", width=2))
+    first, last = record.stretches[0].local_batches, record.stretches[-1].local_batches
+    if record.stretches[0].version == record.stretches[-1].version:
+        said = "The shares stayed as they began."
+    else:
+        said = f"From {_range(first)} samples a worker at the start to {_range(last)} at the end."
+    more = len(record.workers) - MAX_WORKERS
+    if more > 0:
+        said += f" {more} further workers are not drawn."
+    layout = {"xaxis": clock.axis(), "yaxis": _axis("samples per step"), "shapes": _bands(record.decisions, clock)}
+    return Figure("local-batches", "Local batch per worker", said, traces, layout, height=320)
+
+
+def _global_batch(record: Record, clock: Clock) -> Figure | None:
+    steps = list(record.steps)
+    if not steps:
+        return None
+    x, y = [], []
+    for stretch in record.stretches:
+        batch = sum(stretch.local_batches.values()) or stretch.first.global_batch
+        if len(record.workers) > MAX_WORKERS:
+            batch = max(step.global_batch for step in stretch.steps)
+        x += [clock(stretch.first.t), clock(stretch.last.t)]
+        y += [batch, batch]
+    traces = [_line(x, y, "global batch", "var:series-0", shape="hv", width=2)]
+    traces += _verdict_markers(record.decisions, clock)
+    pace = [(clock(s.t), 1 / s.step_s) for s in steps if s.step_s]
+    traces += _smoothed(pace, "steps/s", "var:series-1", axis="y2")
+    layout = {
+        "xaxis": clock.axis(anchor="y2"),
+        "yaxis": _axis("samples", domain=[0.46, 1]),
+        "yaxis2": _axis("steps/s", domain=[0, 0.38]),
+        "shapes": _bands(record.decisions, clock),
+    }
+    said = f"Global batch from {y[0]:g} to {y[-1]:g} samples."
+    if any(d.verdict == "trial-started" for d in record.decisions):
+        said += " Shaded: a candidate on trial; the mark at its end is the verdict."
+    return Figure("global-batch", "Global batch and step rate", said, traces, layout, height=420)
+
+
+def _throughput(record: Record, clock: Clock) -> Figure | None:
+    steps = list(record.steps)
+    rates = [(clock(s.t), s.samples_per_s) for s in steps if s.samples_per_s is not None]
+    goodputs = [(clock(s.t), s.goodput) for s in steps if s.goodput is not None]
+    if not rates and not goodputs:
+        return None
+    traces = _smoothed(rates, "samples/s", "var:series-0") + _smoothed(goodputs, "goodput", "var:series-2")
+    said = "Goodput is samples/s weighted by how much each sample teaches at the batch in use."
+    layout = {"xaxis": clock.axis(), "yaxis": _axis("samples/s")}
+    return Figure("throughput", "Throughput and goodput", said, traces, layout)
+
+
+def _learning(record: Record, clock: Clock) -> list[Figure]:
+    steps = [step for step in record.steps if step.loss is not None]
+    measured = list(record.metrics)
+    if not steps and not measured:
+        return []
+    names = sorted({name for m in measured for name in m.values}, key=lambda name: (name != "accuracy", name))[:4]
+    figures = []
+    seen = {"title": {"text": "samples seen"}, "rangemode": "tozero"}
+    for key, of_step, of_metric, axis in (
+        ("samples", lambda s: s.samples, lambda m: m.samples, seen),
+        ("time", lambda s: clock(s.t), lambda m: clock(m.t), clock.axis()),
+    ):
+        traces = []
+        for index, name in enumerate(names):
+            points = [(of_metric(m), m.values[name]) for m in measured if name in m.values]
+            trace = _line([p[0] for p in points], [p[1] for p in points], escape(name), f"var:series-{2 + index}")
+            traces.append({**trace, "mode": "lines+markers", "marker": {"size": 6, "color": f"var:series-{2 + index}"}})
+        losses = [(of_step(step), step.loss) for step in steps]
+        traces += _smoothed(losses, "training loss", "var:series-1", axis="y2" if names else "y")
+        layout: dict[str, Any] = {"xaxis": axis}
+        if names:
+            layout["xaxis"]["anchor"] = "y2"
+            layout["yaxis"] = _axis("held-out", domain=[0.54, 1], rangemode="normal")
+            layout["yaxis2"] = _axis("loss", domain=[0, 0.44])
+        else:
+            layout["yaxis"] = _axis("loss")
+        said = _learnt(record, key, names)
+        title = "Learning against samples" if key == "samples" else f"Learning against {clock.unit}"
+        figures.append(Figure(f"learning-{key}", title, said, traces, layout, wide=False, height=380))
+    return figures
+
+
+def _learnt(record: Record, key: str, names: Sequence[str]) -> str:
+    if key == "samples":
+        return "What each sample taught: this does not depend on the speed of the devices."
+    if "accuracy" in names:
+        best = record.best["accuracy"]
+        first = next(m for m in record.metrics if m.values.get("accuracy", -1.0) >= 0.98 * best)
+        return f"What it took on the clock: 98 % of the best accuracy was there after {first.t:.0f} s."
+    return "What it took on the clock."
+
+
+def _compute_and_wait(record: Record, summary: Summary) -> Figure | None:
+    chosen = [s for s in (summary.even, summary.settled) if s is not None]
+    if not chosen:
+        return None
+    if len(chosen) == 2 and chosen[0] is chosen[1]:
+        chosen = chosen[:1]
+    names = {worker: style["name"] for worker, style in reversed(_workers(record).items())}
+    traces: list[dict[str, Any]] = []
+    layout: dict[str, Any] = {
+        "barmode": "stack",
+        "annotations": [],
+        "bargap": 0.35,
+        "hovermode": "closest",
+        "margin": {"l": 56, "r": 12, "t": 64, "b": 42},
+        "legend": {"orientation": "h", "x": 0, "xanchor": "left", "y": 1, "yanchor": "top", "yref": "container"},
+    }
+    longest = 0.0
+    for index, stretch in enumerate(chosen):
+        compute, wait = worker_medians(stretch, "compute_s"), worker_medians(stretch, "wait_s")
+        rows = [worker for worker in names if worker in compute]
+        longest = max([longest, *(compute[worker] + wait.get(worker, 0.0) for worker in rows)])
+        suffix = str(index + 1) if index else ""
+        for label, seconds, color in (("compute", compute, "var:series-0"), ("waiting for others", wait, "var:wait")):
+            traces.append(
+                {
+                    "type": "bar",
+                    "orientation": "h",
+                    "name": label,
+                    "legendgroup": label,
+                    "showlegend": index == 0,
+                    "y": [names[worker] for worker in rows],
+                    "x": [round(1000 * seconds.get(worker, 0.0), 3) for worker in rows],
+                    "marker": {"color": color},
+                    "xaxis": f"x{suffix}",
+                    "yaxis": f"y{suffix}",
+                    "hovertemplate": "%{y}: %{x:.1f} ms " + label + "<extra></extra>",
+                }
+            )
+        left, right = (0.0, 1.0) if len(chosen) == 1 else ((0.0, 0.47) if index == 0 else (0.53, 1.0))
+        which = "First even plan" if stretch is summary.even else "Last plan"
+        title = f"{which} ({stretch.version}): {_range(stretch.local_batches)} samples a worker"
+        layout["annotations"].append(_panel_title(title, left))
+        layout[f"xaxis{suffix}"] = {"domain": [left, right], "title": {"text": "milliseconds per step"}}
+        layout[f"yaxis{suffix}"] = {
+            "anchor": f"x{suffix}",
+            "showticklabels": index == 0,
+            "showgrid": False,
+            "categoryorder": "array",
+            "categoryarray": list(names.values()),
+            "range": [-0.5, len(names) - 0.5],
+        }
+    for index in range(len(chosen)):
+        layout[f"xaxis{index + 1 if index else ''}"]["range"] = [0, 1050 * longest]
+    said = "Where a step's time goes; an idle worker is a bar's pale end."
+    if summary.spread_before and summary.spread_after:
+        said += (
+            f" The slowest worker computed {summary.spread_before:.2f} × as long as the fastest under the even plan,"
+            f" {summary.spread_after:.2f} × under the last plan."
+        )
+    height = 150 + 34 * min(MAX_WORKERS, len(names))
+    return Figure("compute-wait", "Compute and wait per worker", said, traces, layout, height=height)
+
+
+def _spread(record: Record, clock: Clock) -> Figure | None:
+    points = [(clock(s.t), s.spread) for s in record.steps if s.spread is not None]
+    if not points:
+        return None
+    traces = _smoothed(points, "slowest / fastest", "var:series-3")
+    layout = {"xaxis": clock.axis(), "yaxis": _axis("× (1 = together)", rangemode="normal")}
+    said = "Compute time of the slowest worker over that of the fastest, each step."
+    return Figure("spread", "Spread of compute time", said, traces, layout, wide=False)
+
+
+def _noise(record: Record, clock: Clock) -> Figure | None:
+    points = [(clock(s.t), s.noise_scale) for s in record.steps if s.noise_scale is not None and s.noise_scale > 0]
+    if not points:
+        return None
+    batches = [(clock(s.t), s.global_batch) for s in record.steps if s.global_batch > 0]
+    traces = [
+        _line([p[0] for p in points], [p[1] for p in points], "noise scale", "var:series-4", width=2),
+        _line([p[0] for p in batches], [p[1] for p in batches], "global batch", "var:series-0", shape="hv", width=1.5),
+    ]
+    values = [p[1] for p in points] + [p[1] for p in batches]
+    ticks = [2**power for power in range(int(log2(min(values))), int(log2(max(values))) + 2)]
+    ticks = ticks[:: 1 + len(ticks) // 8]
+    scale = {"type": "log", "tickmode": "array", "tickvals": ticks, "ticktext": [f"{tick:,}" for tick in ticks]}
+    layout = {"xaxis": clock.axis(), "yaxis": {**_axis("samples", rangemode="normal"), **scale}}
+    said = "Batches far below the noise scale waste time, batches far above it waste samples."
+    return Figure("noise", "Gradient noise scale", said, traces, layout, wide=False)
+
+
+def _workers(record: Record) -> dict[str, dict[str, str]]:
+    """Name, colour and dash per worker: one colour per kind of device, one dash per worker of a kind."""
+    ids = sorted(record.workers, key=lambda worker: (len(worker), worker))[:MAX_WORKERS]
+    colors: dict[str, str] = {}
+    count: dict[str, int] = {}
+    styles = {}
+    for worker in ids:
+        device = record.devices.get(worker, "")
+        kind = device or worker
+        color = colors.setdefault(kind, f"var:series-{len(colors) % SERIES}")
+        dash = DASHES[count.get(kind, 0) % len(DASHES)]
+        count[kind] = count.get(kind, 0) + 1
+        name = escape(f"{worker} · {device}" if device else worker)
+        styles[worker] = {"name": name, "color": color, "dash": dash}
+    return styles
+
+
+def _verdict_markers(decisions: Sequence[Decision], clock: Clock) -> list[dict[str, Any]]:
+    traces = []
+    for verdict, symbol in SYMBOLS.items():
+        chosen = [d for d in decisions if d.verdict == verdict and _tried(d) is not None]
+        if not chosen:
+            continue
+        traces.append(
+            {
+                "type": "scatter",
+                "mode": "markers",
+                "name": verdict,
+                "x": [clock(d.t) for d in chosen],
+                "y": [_tried(d) for d in chosen],
+                "text": [escape(d.reason[:120]) for d in chosen],
+                "hovertemplate": "%{text}<extra>" + verdict + "</extra>",
+                "marker": {
+                    "symbol": symbol,
+                    "size": 11,
+                    "color": f"var:{verdict}",
+                    "line": {"width": 1.5, "color": "var:card"},
+                },
+            }
+        )
+    return traces
+
+
+def _tried(decision: Decision) -> int | None:
+    shape = decision.after or decision.before
+    return shape.global_batch if shape else None
+
+
+def _bands(decisions: Sequence[Decision], clock: Clock) -> list[dict[str, Any]]:
+    """Shade each trial from its start to its verdict."""
+    bands: list[dict[str, Any]] = []
+    started: float | None = None
+    for decision in decisions:
+        if decision.verdict == "trial-started":
+            started = decision.t
+        elif started is not None and decision.verdict in SYMBOLS:
+            bands.append(
+                {
+                    "type": "rect",
+                    "xref": "x",
+                    "yref": "paper",
+                    "x0": clock(started),
+                    "x1": clock(decision.t),
+                    "y0": 0,
+                    "y1": 1,
+                    "layer": "below",
+                    "line": {"width": 0},
+                    "fillcolor": f"var:{decision.verdict}",
+                    "opacity": 0.13,
+                }
+            )
+            started = None
+    return bands[-MAX_BANDS:]
+
+
+def _smoothed(
+    points: Sequence[tuple[float, float | None]], name: str, color: str, axis: str = "y"
+) -> list[dict[str, Any]]:
+    """Draw single values as pale dots and their running median as the line to read."""
+    if not points:
+        return []
+    x, y = [p[0] for p in points], [p[1] for p in points]
+    dots = {
+        "type": "scatter",
+        "mode": "markers",
+        "x": x,
+        "y": y,
+        "yaxis": axis,
+        "marker": {"size": 3, "color": color, "opacity": 0.28},
+        "hoverinfo": "skip",
+        "showlegend": False,
+    }
+    line = {**_line(x, _running(y, median), name, color, width=2), "yaxis": axis}
+    return [dots, line] if len(points) > 20 else [{**line, "y": y}]
+
+
+def _running(values: Sequence[float | None], of: Callable[[Sequence[float]], float], reach: int = 7) -> list[float]:
+    present = [value if value is not None else 0.0 for value in values]
+    return [round(of(present[max(0, i - reach) : i + reach + 1]), 6) for i in range(len(present))]
+
+
+def _line(
+    x: Sequence[Any],
+    y: Sequence[Any],
+    name: str,
+    color: str,
+    *,
+    dash: str = "solid",
+    shape: str = "linear",
+    width: float = 2,
+) -> dict[str, Any]:
+    return {
+        "type": "scatter",
+        "mode": "lines",
+        "name": name,
+        "x": list(x),
+        "y": list(y),
+        "line": {"color": color, "dash": dash, "shape": shape, "width": width},
+    }
+
+
+def _axis(title: str, **more: Any) -> dict[str, Any]:
+    return {"title": {"text": title}, "rangemode": "tozero", **more}
+
+
+def _panel_title(title: str, left: float) -> dict[str, Any]:
+    return {
+        "text": title,
+        "xref": "paper",
+        "yref": "paper",
+        "x": left,
+        "y": 1.0,
+        "xanchor": "left",
+        "yanchor": "bottom",
+        "showarrow": False,
+        "yshift": 6,
+    }
+
+
+def _range(values: Any) -> str:
+    numbers = sorted(values.values())
+    if not numbers:
+        return "no"
+    return f"{numbers[0]:g}" if numbers[0] == numbers[-1] else f"{numbers[0]:g} to {numbers[-1]:g}"
+
+
+__all__ = ["Clock", "Figure", "Step", "draw"]

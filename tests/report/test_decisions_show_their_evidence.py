@@ -1,0 +1,70 @@
+"""Each decision is a row with its verdict in words, its figures and its reason."""
+
+from html.parser import HTMLParser
+
+import pytest
+
+from rex_operator.report import write_report
+from tests.report.records import plausible, write
+
+
+class Rows(HTMLParser):
+    """Cells of the decisions table, as text."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.rows: list[list[str]] = []
+        self.inside = False
+        start = html.index('id="decisions"')
+        self.feed(html[start : html.index("</table>", start)])
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag == "tr":
+            self.rows.append([])
+        elif tag in {"td", "th"}:
+            self.rows[-1].append("")
+            self.inside = True
+
+    def handle_endtag(self, tag: str) -> None:
+        self.inside = self.inside and tag not in {"td", "th"}
+
+    def handle_data(self, data: str) -> None:
+        if self.inside:
+            self.rows[-1][-1] += data
+
+
+@pytest.fixture(scope="module")
+def rows(tmp_path_factory: pytest.TempPathFactory) -> list[list[str]]:
+    folder = write(tmp_path_factory.mktemp("run"), plausible())
+    return Rows(write_report(folder).read_text(encoding="utf-8")).rows
+
+
+def row(rows: list[list[str]], verdict: str) -> list[str]:
+    return next(cells for cells in rows if cells[2].endswith(verdict))
+
+
+def test_an_accepted_change_shows_how_sure_it_is(rows: list[list[str]]) -> None:
+    _, _, verdict, plan, p, effect, a12, n, why = row(rows, "accepted")
+    assert verdict == "✓accepted", "never by colour alone"
+    assert plan.startswith("64 → 192")
+    assert p == "2.1·10−9"
+    assert effect == "+34.1 %+29.1 % to +39.1 %"
+    assert a12 == "0.97"
+    assert n.startswith("60 / 40")
+    assert why == "Shown to be better."
+
+
+def test_a_rejected_change_shows_the_p_value_of_being_worse(rows: list[list[str]]) -> None:
+    assert row(rows, "rejected")[4] == "4.2·10−5"
+
+
+def test_an_inconclusive_trial_shows_both_p_values(rows: list[list[str]]) -> None:
+    assert row(rows, "inconclusive")[4] == "0.310worse: 0.240"
+
+
+def test_a_rebalance_shows_the_shares_that_moved(rows: list[list[str]]) -> None:
+    assert row(rows, "rebalanced")[3] == "64from 16 · 16 · 16 · 16to 23 · 23 · 12 · 6"
+
+
+def test_a_trial_shows_what_was_expected_of_it(rows: list[list[str]]) -> None:
+    assert row(rows, "trial started")[5] == "expected +38.0 %"
