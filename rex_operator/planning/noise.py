@@ -18,7 +18,7 @@ from rex_operator.planning.statistics import Sample
 from rex_operator.planning.types import Record
 
 LONGEST_MEMORY = 300.0
-"""Steps that the moving averages remember at most; at the start they remember the last third (gradients shrink fast)."""
+"""Steps that the moving averages remember at most; at the start it is the last third, for gradients shrink fast."""
 SHORTEST_MEMORY = 20.0
 ENOUGH_STEPS = 30
 """Usable steps before the noise scale is told."""
@@ -65,7 +65,7 @@ class NoiseState(Record):
 
 @dataclass(frozen=True, slots=True)
 class NoiseScale:
-    """The noise scale in samples, with its approximate 90 % interval; ``high`` is infinite when only a floor is known."""
+    """The noise scale in samples and its rough 90 % interval; ``high`` is infinite when only a floor is known."""
 
     value: float
     low: float

@@ -28,8 +28,8 @@ def settled_from(steps: Sequence[int], times: Sample, first: int, warmup_steps: 
     """Return the first step number that counts; None while the series has not settled yet.
 
     ``steps`` ascend, may have gaps and follow a change at step ``first``; ``times`` are seconds. The first
-    ``warmup_steps`` numbers are dropped, then blocks of ``BLOCK`` steps until the medians of two consecutive ones agree;
-    these two count. ``warmup_steps`` 0 switches the whole check off.
+    ``warmup_steps`` numbers are dropped, then blocks of ``BLOCK`` steps until the medians of two consecutive ones
+    agree; these two count. ``warmup_steps`` 0 switches the whole check off.
     """
     if not steps:
         return None

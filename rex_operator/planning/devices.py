@@ -1,0 +1,258 @@
+"""What the job has learned about its devices, kind by kind and worker by worker.
+
+Workers of one kind share a curve, so that one of them measured at 32 and another at 48 help each other and a newcomer
+is known at once; but one of them may be slower than its kind (a hot card, a noisy neighbour), and must be seen as such
+rather than bend the curve of all. The two are told apart by when a time changes: a surprise right after the share
+changed, common to the kind, is the curve's; a surprise of one worker among its peers, or while nothing was changed, is
+the worker's. Memory ceilings are bounds from both sides: the largest size that ran and the smallest that did not.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+from pydantic import Field
+
+from rex_operator.planning.curves import TRUST, Point, StepTimeCurve
+from rex_operator.planning.split import WorkerModel
+from rex_operator.planning.types import Record, WorkerInfo
+
+MAX_KINDS = 32
+MAX_POINTS = 64
+"""Sizes remembered per kind."""
+NOTABLE = 0.05
+"""A deviation below 5 % is noise or shape, not another speed."""
+HEADROOM = 0.9
+"""Of the size that ran out of memory, unless a larger one is known to run."""
+_AGEING = 0.02**2 / 600
+"""Variance of the log that a measurement gains per second: 2 % in ten minutes, 5 % in an hour."""
+_BIN = 0.03
+_MODEL = 1e-4
+"""Variance floor of a measurement: medians of long windows still differ by about 1 % for no known reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sighting:
+    """One worker's median seconds per micro-batch in a window; ``variance`` is that of the logarithm."""
+
+    worker: WorkerInfo
+    micro_batch: float
+    seconds: float
+    variance: float
+
+
+class KeptPoint(Record):
+    """A measured size of a kind; ``at`` is job time in seconds."""
+
+    micro_batch: float
+    log_seconds: float
+    variance: float
+    at: float
+
+
+class KindState(Record):
+    """What is kept of one kind of device."""
+
+    points: Annotated[tuple[KeptPoint, ...], Field(max_length=MAX_POINTS)] = ()
+    ran: int = 0
+    """Largest micro-batch that ran."""
+    failed: int | None = None
+    """Smallest micro-batch that ran out of memory."""
+
+
+class DevicesState(Record):
+    """What is kept of all devices; ``slowness`` holds the logarithm per worker life (``id/incarnation``)."""
+
+    kinds: Annotated[dict[str, KindState], Field(max_length=MAX_KINDS, default_factory=dict)]
+    slowness: Annotated[dict[str, float], Field(max_length=1024, default_factory=dict)]
+
+
+@dataclass(slots=True)
+class _Kind:
+    points: dict[int, KeptPoint]
+    ran: int = 0
+    failed: int | None = None
+    curve: StepTimeCurve | None = None
+
+
+class Devices:
+    """Curves per kind, slowness per worker, ceilings per kind."""
+
+    def __init__(self, saved: DevicesState | None = None) -> None:
+        self._kinds: dict[str, _Kind] = {}
+        self._slowness: dict[str, float] = dict(saved.slowness) if saved else {}
+        for name, kept in (saved.kinds if saved else {}).items():
+            points = {_bin(p.micro_batch): p for p in kept.points}
+            self._kinds[name] = _Kind(points, kept.ran, kept.failed)
+
+    # --- speed ---
+
+    def learn(self, sightings: Sequence[Sighting], at: float, moved: bool) -> None:
+        """Take in the medians of a window at job time ``at``; ``moved``: the first ones since the shares changed."""
+        by_kind: dict[str, list[Sighting]] = {}
+        for sighting in sightings:
+            if sighting.seconds > 0 and math.isfinite(sighting.seconds) and sighting.micro_batch > 0:
+                by_kind.setdefault(sighting.worker.device, []).append(sighting)
+        for name, group in by_kind.items():
+            kind = self._kind(name)
+            if kind is None:
+                continue
+            if moved or not kind.points:
+                self._shape(kind, group, at)
+            curve = self._curve(kind, at)
+            for sighting in group:
+                expected = math.log(float(curve.time(sighting.micro_batch)))
+                self._slowness[_life(sighting.worker)] = math.log(sighting.seconds) - expected
+                kind.ran = max(kind.ran, math.ceil(sighting.micro_batch))
+
+    def _shape(self, kind: _Kind, group: Sequence[Sighting], at: float) -> None:
+        """Let the kind's curve learn; what sets one worker apart from its peers is kept out of it."""
+        usual = {_life(s.worker): self._slowness.get(_life(s.worker), 0.0) for s in group}
+        if kind.points:
+            curve = self._curve(kind, at)
+            surprise = {
+                _life(s.worker): math.log(s.seconds / float(curve.time(s.micro_batch))) - usual[_life(s.worker)]
+                for s in group
+            }
+            common = _middle(surprise.values())
+            for life, value in surprise.items():
+                if abs(value - common) > NOTABLE:
+                    usual[life] += value - common
+        for s in group:
+            level = math.log(s.seconds) - usual[_life(s.worker)]
+            excess = self._implausible(kind, s.micro_batch, level)
+            self._put(
+                kind, KeptPoint(micro_batch=s.micro_batch, log_seconds=level - excess, variance=s.variance, at=at)
+            )
+
+    @staticmethod
+    def _implausible(kind: _Kind, micro_batch: float, level: float) -> float:
+        """Return by how much a new point would make time fall with size, or rise far faster than it.
+
+        No device does that, so this part is a change of speed that came together with the change of the share.
+        """
+        if not kind.points:
+            return 0.0
+        nearest = min(kind.points.values(), key=lambda p: abs(math.log(p.micro_batch / micro_batch)))
+        move = math.log(micro_batch / nearest.micro_batch)
+        if abs(move) < 2 * _BIN:
+            return 0.0
+        rise = level - nearest.log_seconds
+        low, high = sorted((0.0, 1.3 * move))
+        if rise < low - NOTABLE:
+            return rise - low
+        return rise - high if rise > high + NOTABLE else 0.0
+
+    @staticmethod
+    def _put(kind: _Kind, point: KeptPoint) -> None:
+        """Add a point; older ones at the same size are averaged in by their certainty, or replaced if they disagree."""
+        place = _bin(point.micro_batch)
+        weight, level = 1 / (point.variance + _MODEL), point.log_seconds
+        total, sum_ = weight, weight * level
+        for neighbour in (place - 1, place, place + 1):
+            old = kind.points.pop(neighbour, None)
+            if old is not None and abs(old.log_seconds - level) <= NOTABLE:
+                old_weight = 1 / (old.variance + _MODEL + _AGEING * max(0.0, point.at - old.at))
+                total, sum_ = total + old_weight, sum_ + old_weight * old.log_seconds
+        kind.points[place] = point.model_copy(update={"log_seconds": sum_ / total, "variance": 1 / total})
+        if len(kind.points) > MAX_POINTS:
+            del kind.points[min(kind.points, key=lambda k: kind.points[k].at)]
+        kind.curve = None
+
+    def _kind(self, name: str) -> _Kind | None:
+        if name not in self._kinds:
+            if len(self._kinds) >= MAX_KINDS:
+                return None
+            self._kinds[name] = _Kind({})
+        return self._kinds[name]
+
+    @staticmethod
+    def _curve(kind: _Kind, at: float) -> StepTimeCurve:
+        if kind.curve is None:
+            kind.curve = StepTimeCurve.fit(
+                [
+                    Point(p.micro_batch, math.exp(p.log_seconds), p.variance + _MODEL + _AGEING * max(0.0, at - p.at))
+                    for p in kind.points.values()
+                ]
+            )
+        return kind.curve
+
+    def models(self, workers: Sequence[WorkerInfo], at: float, trust: float = TRUST) -> list[WorkerModel] | None:
+        """Return what is known of each worker, the ceilings cut to the trusted sizes; None while no kind was measured.
+
+        A kind not seen yet is taken for the slowest known one until its first window.
+        """
+        curves = {name: self._curve(kind, at) for name, kind in self._kinds.items() if kind.points}
+        if not curves:
+            return None
+        stranger = max(curves.values(), key=lambda c: float(c.time(c.sizes[0])) / c.sizes[0])
+        models = []
+        for worker in workers:
+            curve = curves.get(worker.device, stranger)
+            ceiling = self.ceiling(worker)
+            limit = max(1, math.floor(curve.trusted(trust)[1]))
+            slowness = math.exp(self._slowness_of(worker, workers))
+            cap = limit if ceiling is None else min(limit, ceiling)
+            models.append(WorkerModel(worker.worker_id, curve, slowness, cap))
+        return models
+
+    def _slowness_of(self, worker: WorkerInfo, team: Iterable[WorkerInfo]) -> float:
+        """Return the worker's own log slowness, or its peers' middle for one that was not measured."""
+        own = self._slowness.get(_life(worker))
+        if own is not None:
+            return own
+        peers = [self._slowness[_life(w)] for w in team if w.device == worker.device and _life(w) in self._slowness]
+        return _middle(peers) if peers else 0.0
+
+    def forget(self, workers: Iterable[WorkerInfo]) -> None:
+        """Drop what was known of lives that are not among ``workers``; kinds stay."""
+        lives = {_life(w) for w in workers}
+        self._slowness = {life: value for life, value in self._slowness.items() if life in lives}
+
+    # --- memory ---
+
+    def ceiling(self, worker: WorkerInfo) -> int | None:
+        """Return the most samples per micro-batch that the worker may get; None: no bound is known."""
+        kind = self._kinds.get(worker.device)
+        learned = None
+        if kind is not None and kind.failed is not None:
+            learned = min(kind.failed - 1, max(kind.ran, math.floor(HEADROOM * kind.failed)))
+        bounds = [b for b in (learned, worker.max_local_batch) if b is not None]
+        return min(bounds) if bounds else None
+
+    def out_of_memory(self, worker: WorkerInfo, micro_batch: int) -> None:
+        """Learn that ``micro_batch`` samples did not fit, whatever was thought to."""
+        kind = self._kind(worker.device)
+        if kind is None:
+            return
+        kind.failed = micro_batch if kind.failed is None else min(kind.failed, micro_batch)
+        if kind.ran >= kind.failed:  # it ran before and does no longer: fragmentation, longer inputs; keep distance
+            kind.ran = min(kind.failed - 1, math.floor(HEADROOM * kind.failed))
+
+    def state(self) -> DevicesState:
+        """Return what is to be kept."""
+        return DevicesState(
+            kinds={
+                name: KindState(points=tuple(kind.points.values()), ran=kind.ran, failed=kind.failed)
+                for name, kind in self._kinds.items()
+            },
+            slowness=dict(list(self._slowness.items())[:1024]),
+        )
+
+
+def _life(worker: WorkerInfo) -> str:
+    return f"{worker.worker_id}/{worker.incarnation}"
+
+
+def _bin(micro_batch: float) -> int:
+    return round(math.log(micro_batch) / _BIN)
+
+
+def _middle(values: Iterable[float]) -> float:
+    """Return the median; of an even number the middle one nearer to zero, so that one of two is not half blamed."""
+    ordered = sorted(values)
+    low, high = ordered[(len(ordered) - 1) // 2], ordered[len(ordered) // 2]
+    return low if abs(low) <= abs(high) else high
