@@ -84,7 +84,11 @@ class Coordinator:
 
     def connected(self, worker_id: str, incarnation: str, hello: Hello, now: float) -> list[Action]:
         """A worker opened a session."""
-        life = self.roster.connected(worker_id, incarnation, hello, now)
+        life = self.roster.life(worker_id, incarnation)
+        if life.gone:
+            self.roster.counters["dead-life"] += 1
+            return self._settle(now)
+        life.greet(hello, now)
         self.group.learn(hello)
         if self.ended is not None or self.stopping is not None:
             self._send(life, self.stopping or Stop(reason="the job has ended", checkpoint=False))

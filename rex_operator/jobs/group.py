@@ -42,7 +42,7 @@ class Group:
             life = roster.life(member.worker_id, member.incarnation)
             life.pool, life.device, life.max_local_batch = member.pool, member.device, member.max_local_batch
             life.address, life.store_port = member.address, member.store_port
-            life.joined, life.ready_at, life.changed_at = True, now, now
+            life.joined, life.ready_at, life.changed_at, life.heard_at = True, now, now, now
             group.members.append(life)
         group.plan = saved.plan
         group.draft = PlanDraft(

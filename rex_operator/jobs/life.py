@@ -104,7 +104,7 @@ class Life:
         if hello.plan_version > self.plan_version:
             self.plan_version, self.plan_step = hello.plan_version, hello.step
         self.step = max(self.step, hello.step)
-        if not self.gone:
-            self.lost = ""
+        if self.lost and not self.gone:
+            self.lost, self.ready_at = "", now  # it is back, and joins like a newcomer
         if hello.generation > 0 and self.ready_at is None:
             self.ready_at = now  # it has been in a group, so model and data are built

@@ -44,7 +44,8 @@ def next_members(
         return None
     choices = [stay + joiners]
     if urgent or joiners:
-        choices.append(stay + departing + joiners)
+        replaced = {life.worker_id for life in joiners}
+        choices.append(stay + [life for life in departing if life.worker_id not in replaced] + joiners)
     for choice in choices:
         members = _within_limits(choice, spec)
         if viable(members, spec) and (urgent or _keys(members) != _keys(current)):

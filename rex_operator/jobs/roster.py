@@ -11,10 +11,11 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from rex_operator.jobs.life import Key, Life, Target
-from rex_worker.protocol import Hello
 
 SILENCE_S = 10.0
-"""A member whose channel is down this long, while the group does not move either, is lost."""
+"""A member whose channel is down and of which nothing is heard for this long, nor a step of the group, is lost."""
+RECONNECT_S = 5.0
+"""The least time that a member whose channel went down has to come back."""
 LOST_CHANNEL_S = 1.0
 """The same when a survivor has reported the loss of the group."""
 HUNG_MARGIN_S = 10.0
@@ -45,12 +46,6 @@ class Roster:
         if key not in self.lives:
             self.lives[key] = Life(worker_id, incarnation)
         return self.lives[key]
-
-    def connected(self, worker_id: str, incarnation: str, hello: Hello, now: float) -> Life:
-        """A session of this life opened."""
-        life = self.life(worker_id, incarnation)
-        life.greet(hello, now)
-        return life
 
     def heard(self, worker_id: str, incarnation: str, now: float) -> Life | None:
         """The life that a message is from; None for one that never said Hello."""
@@ -101,7 +96,7 @@ def find_lost(members: Iterable[Life], generation: int, moved_at: float, now: fl
                 life.lost = "hung: connected, but it neither steps nor reports the loss of the group"
         elif survivors and now - life.changed_at > LOST_CHANNEL_S:
             life.lost = "the group fell apart and its channel is down"
-        elif now - max(life.changed_at, moved_at) > SILENCE_S:
+        elif now - life.changed_at > RECONNECT_S and now - max(life.heard_at, moved_at) > SILENCE_S:
             life.lost = f"silent for {SILENCE_S:g} s"
         if life.lost:
             lost.append(life)

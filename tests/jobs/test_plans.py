@@ -1,0 +1,94 @@
+"""Plans: one at a time, acknowledged by all, repeated to who missed it."""
+
+from __future__ import annotations
+
+import pytest
+
+from rex_operator.planning import PlanDraft
+from rex_worker.protocol import OutOfMemory, Plan
+from tests.jobs.desk import Desk, running, sent
+
+
+def offer(monkeypatch: pytest.MonkeyPatch, desk: Desk, batch: int) -> PlanDraft:
+    """Make the planner of the desk want this batch at its next poll, once."""
+    half = batch // 2
+    draft = PlanDraft(batch, 1, {"w0": half, "w1": batch - half}, 1.0)
+    wishes = [draft]
+    monkeypatch.setattr(desk.coordinator.planner, "poll", lambda now: wishes.pop() if wishes else None)
+    return draft
+
+
+def test_a_plan_goes_to_all_members_with_the_next_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    desk = running("w0", "w1")
+    offer(monkeypatch, desk, 96)
+    mail = sent(desk.wait(0.5), Plan)
+    assert {name: plans[0].version for name, plans in mail.items()} == {"w0": 2, "w1": 2}
+    assert desk.coordinator.view().unacked == ("w0", "w1")
+
+
+def test_the_planner_is_not_asked_again_until_all_run_the_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    desk = running("w0", "w1")
+    offer(monkeypatch, desk, 96)
+    desk.wait(0.5)
+    offer(monkeypatch, desk, 128)
+    assert not sent(desk.wait(30))
+    desk.switch("w0", step=9)
+    assert not sent(desk.wait(30))
+    started: list[tuple[int, int, int]] = []
+    monkeypatch.setattr(
+        desk.coordinator.planner,
+        "plan_running",
+        lambda version, generation, draft, step, now: started.append((version, generation, step)),
+    )
+    desk.switch("w1", step=9)
+    assert started == [(2, 1, 9)]
+    assert sent(desk.wait(0.5), Plan)
+
+
+def test_a_step_under_a_plan_is_as_good_as_its_acknowledgement() -> None:
+    desk = Desk()
+    desk.target("w0", "w1")
+    desk.ready("w0", "w1")
+    desk.run("w0", "w1", step=1)
+    assert not desk.coordinator.view().unacked
+
+
+def test_one_that_reconnects_hears_what_it_missed(monkeypatch: pytest.MonkeyPatch) -> None:
+    desk = running("w0", "w1")
+    desk.hang_up("w1")
+    offer(monkeypatch, desk, 96)
+    assert sent(desk.wait(0.5)).keys() == {"w0"}
+    (plan,) = sent(desk.hello("w1", generation=1, version=1, step=3))["w1"]
+    assert isinstance(plan, Plan)
+    assert plan.version == 2
+
+
+def test_one_that_missed_the_membership_hears_it_and_then_the_newer_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    desk = running("w0", "w1")
+    offer(monkeypatch, desk, 96)
+    desk.wait(0.5)
+    kinds = [message.kind for message in sent(desk.hello("w1"))["w1"]]
+    assert kinds == ["Membership", "Plan"]
+
+
+def test_a_plan_nobody_made_is_counted_and_not_believed() -> None:
+    desk = running("w0", "w1")
+    desk.say("w0", desk.steps("w0", 1, plan_version=77))
+    assert desk.coordinator.view().counters["unknown-plan"] == 1
+    assert desk.coordinator.view().step == 0
+
+
+def test_out_of_memory_counts_once_per_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    desk = running("w0", "w1")
+    asked: list[int] = []
+
+    def learn(worker_id: str, local_batch: int, now: float) -> PlanDraft:
+        asked.append(local_batch)
+        return PlanDraft(64, 2, {"w0": 32, "w1": 32}, 1.0)
+
+    monkeypatch.setattr(desk.coordinator.planner, "out_of_memory", learn)
+    trouble = OutOfMemory(generation=1, plan_version=1, local_batch=32)
+    first = sent(desk.say("w0", trouble), Plan)
+    assert first["w1"][0].accumulation == 2
+    assert not desk.say("w0", trouble)
+    assert asked == [32]
