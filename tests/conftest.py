@@ -1,0 +1,7 @@
+"""What all tests share: the fixtures of real Kubernetes."""
+
+from __future__ import annotations
+
+from tests.cluster.fixtures import api_server, cluster, say, worker_image
+
+__all__ = ["api_server", "cluster", "say", "worker_image"]
