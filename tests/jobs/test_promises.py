@@ -39,7 +39,7 @@ class Job(RuleBasedStateMachine):
         self.dead: set[tuple[str, str]] = set()
         self.open: set[tuple[str, str]] = set()
         self.generation = 0
-        self.version = 0
+        self.issued = 0
         self.end: Ended | None = None
         self.group: set[tuple[str, str]] = set()
         self.saved_numbers = (0, 0)
@@ -151,41 +151,52 @@ class Job(RuleBasedStateMachine):
 
     def take(self, actions: list[Action]) -> None:
         for action in actions:
-            if isinstance(action, Send):
-                self.check_sent(action)
             if isinstance(action, Ended):
                 assert self.end is None, "terminal is final"
                 self.end = action
+        self.check_decision()
+        for action in actions:
+            if isinstance(action, Send):
+                self.check_sent(action)
+
+    def check_decision(self) -> None:
+        """Each new generation and plan, at the moment it is decided."""
+        group = self.desk.coordinator.group
+        plan = group.plan
+        if plan is None:
+            return
+        assert plan.version >= self.issued
+        assert sum(plan.local_batches.values()) == plan.global_batch
+        assert min(plan.local_batches.values()) >= 1
+        assert self.desk.spec.batch.min <= plan.global_batch <= self.desk.spec.batch.max
+        if plan.generation > self.generation:
+            lives = {life.key for life in group.members}
+            assert plan.version > self.issued
+            assert not lives & self.dead
+            assert len(lives) >= self.desk.spec.workers.min
+            wanted = {self.key(name) for name in self.target}
+            assert lives - self.group <= wanted, "only wanted lives are called in"
+            self.group = lives
+        self.generation, self.issued = plan.generation, plan.version
 
     def check_sent(self, send: Send) -> None:
         key = (send.worker_id, send.incarnation)
         assert key in self.open, "nothing is sent to a life that has no session"
         assert key not in self.dead
-        if self.end is not None:
-            assert isinstance(send.message, Stop)
         match send.message:
             case Membership() as membership:
-                assert membership.generation >= self.generation
-                self.generation = membership.generation
-                self.check_plan(membership.plan)
-                lives = {(member.worker_id, member.incarnation) for member in membership.members}
-                assert not lives & self.dead
-                assert len(lives) >= self.desk.spec.workers.min
-                fresh = lives - self.group
-                assert fresh <= {self.key(name) for name in self.target}, "only wanted lives are called in"
-                self.group = lives
+                assert self.end is None
+                assert membership.generation <= self.generation
+                assert membership.plan.version <= self.issued
             case Plan() as plan:
-                self.check_plan(plan)
+                assert self.end is None
+                assert plan.generation <= self.generation
+                assert plan.version <= self.issued
             case Drain():
+                assert self.end is None
                 assert key not in {self.key(name) for name in self.target}
-
-    def check_plan(self, plan: Plan) -> None:
-        assert plan.version >= self.version
-        assert plan.generation >= self.generation
-        self.version = plan.version
-        assert self.desk.spec.batch.min <= plan.global_batch <= self.desk.spec.batch.max
-        assert sum(plan.local_batches.values()) == plan.global_batch
-        assert min(plan.local_batches.values()) >= 1
+            case Stop():
+                assert self.end is not None
 
     @invariant()
     def numbers_grow(self) -> None:
