@@ -74,7 +74,9 @@ class WorkerRange(ApiModel):
     model_config = ConfigDict(json_schema_extra=rules(("self.min <= self.max", "min is greater than max")))
 
     min: Workers = 1
+    """Fewer never train: below this the job waits and holds no device for longer than the pending bound."""
     max: Workers = 1
+    """More are never used; ``kubectl scale`` sets this."""
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:
@@ -87,7 +89,9 @@ class Resources(ApiModel):
     """Resource requests and limits of the trainer container, as in a pod."""
 
     limits: Amounts = {}
+    """Most that the container may use, for example ``nvidia.com/gpu: 1``."""
     requests: Amounts = {}
+    """What the container is guaranteed; devices take the limit."""
 
     @field_validator("limits", "requests")
     @classmethod
@@ -101,10 +105,15 @@ class Toleration(ApiModel):
     """A pod's toleration."""
 
     key: Annotated[str, Field(max_length=317)] = ""
+    """Key of the taint; empty with ``Exists`` tolerates every taint."""
     operator: Literal["Exists", "Equal"] = "Equal"
+    """``Exists`` takes any value of the key, ``Equal`` only ``value``."""
     value: Annotated[str, Field(max_length=63)] = ""
+    """Value of the taint, with ``Equal``."""
     effect: Literal["", "NoSchedule", "PreferNoSchedule", "NoExecute"] = ""
+    """Effect of the taint; empty: any."""
     toleration_seconds: Annotated[int | None, Field(ge=0, le=31_536_000)] = None
+    """How long a ``NoExecute`` taint is tolerated; absent: for ever."""
 
 
 class Pool(ApiModel):
@@ -115,10 +124,15 @@ class Pool(ApiModel):
     )
 
     name: DnsLabel
+    """Name of the pool within the job."""
     min_workers: Annotated[int, Field(ge=0, le=MAX_WORKERS)] = 0
+    """Workers of this pool without which the job does not train."""
     max_workers: Workers = 1
+    """Most workers of this pool."""
     node_selector: LabelMap = {}
+    """Labels of the nodes; the value of ``rex.dev/device`` names the kind of device, whose workers share a curve."""
     tolerations: Annotated[list[Toleration], Field(max_length=16)] = []
+    """Added to those of the template."""
     resources: Resources = Resources()
     max_local_batch: Annotated[int | None, Field(ge=1, le=MAX_BATCH)] = None
     """Memory ceiling in samples per worker and micro-batch; learned when absent."""
@@ -146,8 +160,11 @@ class BatchRange(ApiModel):
     )
 
     initial: Batch
+    """Global batch of the first plan, the one that the script's learning rate is meant for."""
     min: Batch = 1
+    """Smallest global batch that may be tried."""
     max: Batch
+    """Largest global batch that may be tried."""
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:
@@ -162,12 +179,14 @@ class LearningRate(ApiModel):
     """How the learning rate follows the global batch."""
 
     scaling: Literal["adascale", "linear", "sqrt", "none"] = "adascale"
+    """Rule by which the rate of ``batch.initial`` becomes that of the running batch; ``none`` leaves it alone."""
 
 
 class Sync(ApiModel):
     """How workers are kept in step."""
 
     mode: Literal["bsp"] = "bsp"
+    """``bsp``: every step is one averaged step of all workers."""
 
 
 class Validation(ApiModel):
@@ -178,10 +197,15 @@ class Validation(ApiModel):
     )
 
     alpha: Annotated[float, Field(gt=0, le=0.5)] = 0.05
+    """Most that the chance of accepting a change that does not help may be, per trial."""
     min_effect: Annotated[float, Field(ge=0, le=1)] = 0.02
+    """Gain that a change must be shown to exceed, relative (0.02 = 2 %)."""
     warmup_steps: Annotated[int, Field(ge=0, le=10_000)] = 5
+    """Steps after each change that are not measured."""
     min_steps: Annotated[int, Field(ge=4, le=100_000)] = 20
+    """Measured steps before the first look at a trial."""
     max_steps: Annotated[int, Field(ge=4, le=1_000_000)] = 400
+    """Measured steps after which a trial ends as inconclusive."""
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:
@@ -194,14 +218,18 @@ class SearchLimits(ApiModel):
     """How much may be tried."""
 
     max_trials: Annotated[int, Field(ge=0, le=10_000)] = 40
+    """Trials over the life of the job; 0: none, shares still move between the workers."""
     cooldown_seconds: Annotated[float, Field(ge=0, le=86_400)] = 60
+    """Pause between a verdict and the next trial."""
 
 
 class PlannerSpec(ApiModel):
     """Which policy plans the batches, for what, and how sure it must be."""
 
     policy: PolicyName = "rex"
+    """``rex``: re-split and search while training; ``even``: equal shares, never changed (the baseline)."""
     objective: Literal["goodput", "throughput"] = "goodput"
+    """What a change must improve: samples/s x statistical efficiency, or samples/s alone."""
     validation: Validation = Validation()
     search: SearchLimits = SearchLimits()
 
@@ -219,9 +247,13 @@ class Checkpoint(ApiModel):
     )
 
     claim_name: Annotated[str | None, Field(min_length=1, max_length=253)] = None
+    """PersistentVolumeClaim that all workers mount; not used by ``rex run``, which writes into the run's folder."""
     path: Annotated[str, Field(min_length=1, max_length=512)]
+    """Folder inside the volume."""
     every_steps: Annotated[int, Field(ge=1, le=10_000_000)] = 200
+    """Optimiser steps between two checkpoints."""
     keep: Annotated[int, Field(ge=1, le=1000)] = 3
+    """Newest checkpoints that are kept."""
 
     @field_validator("path")
     @classmethod
@@ -235,7 +267,9 @@ class FailureRule(ApiModel):
     """What to do about a worker that ended with one of these exit codes or reasons; the first match counts."""
 
     exit_codes: Annotated[list[Annotated[int, Field(ge=1, le=255)]], Field(max_length=64)] = []
+    """Exit codes of the trainer container."""
     reasons: Annotated[list[Annotated[str, Field(min_length=1, max_length=128)]], Field(max_length=64)] = []
+    """Reasons of the pod or container, for example ``Preempted``, ``OOMKilled``."""
     action: Literal["Fail", "Ignore", "Restart"]
     """``Fail`` ends the job, ``Restart`` replaces the worker and charges the budget, ``Ignore`` does not charge it."""
 
@@ -244,7 +278,9 @@ class Failure(ApiModel):
     """How many restarts the job may use up. Preemption, eviction, node loss and planned changes are never charged."""
 
     max_restarts: Annotated[int, Field(ge=0, le=10_000)] = 10
+    """Charged restarts after which the job fails."""
     rules: Annotated[list[FailureRule], Field(max_length=32)] = []
+    """Looked through in order; without a match, program errors are charged and everything else is not."""
 
 
 _KEPT = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
@@ -289,9 +325,12 @@ class RexJobSpec(ApiModel):
     )
 
     suspend: bool = False
+    """True drains the workers and keeps the job; false lets it go on from its checkpoint."""
     priority: Annotated[int, Field(ge=-1_000_000, le=1_000_000)] = 0
+    """Jobs with a higher one are placed first."""
     workers: WorkerRange
     pools: Annotated[list[Pool], Field(min_length=1, max_length=MAX_POOLS)]
+    """Kinds of device that the job may use; their names cannot change once the job exists."""
     template: Template
     """A PodTemplateSpec, kept as it was written; the container named ``trainer`` gets the REX environment."""
     batch: BatchRange
@@ -301,9 +340,13 @@ class RexJobSpec(ApiModel):
     checkpoint: Checkpoint | None = None
     failure: Failure = Failure()
     active_deadline_seconds: Seconds | None = None
+    """The job fails when it has not ended this long after it first trained."""
     pending_deadline_seconds: Seconds = 600
+    """Devices held without reaching ``workers.min`` are given back after this long."""
     ttl_seconds_after_finished: Annotated[int | None, Field(ge=0, le=31_536_000)] = None
+    """The job is deleted this long after its end; absent: kept."""
     clean_pod_policy: Literal["Running", "All", "None"] = "Running"
+    """Pods deleted at the end: those that still run, all, or none. Failed pods are kept by default, for their logs."""
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
