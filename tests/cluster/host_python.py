@@ -43,6 +43,7 @@ class HostPython:
         """Environment of a container that uses it; ``more`` folders are searched for packages, before the lent ones."""
         return [
             {"name": "PYTHONPATH", "value": ":".join([*more, f"{_PREFIX}/packages"])},
+            {"name": "LD_LIBRARY_PATH", "value": f"{_PREFIX}/base/lib"},  # where its libpython is, if it has one
             {"name": "PYTHONDONTWRITEBYTECODE", "value": "1"},
             {"name": "HOME", "value": "/tmp"},
         ]

@@ -93,7 +93,9 @@ def stop(processes: Iterable[Process], grace: float) -> None:
         process.signal(signal.SIGKILL)
     _wait_gone(processes, 10)
     for process in processes:
-        _children.pop(process.pid, None)
+        child = _children.pop(process.pid, None)
+        if child is not None:
+            child.wait(10)
 
 
 def _wait_gone(processes: list[Process], seconds: float) -> None:

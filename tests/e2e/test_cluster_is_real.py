@@ -10,7 +10,10 @@ from tests.e2e.pods import python_pod, run_to_end
 
 def test_service_name_leads_to_its_pod(cluster: Cluster, worker_image: str, namespace: str) -> None:
     serve = "import http.server as h; h.HTTPServer(('', 8080), h.SimpleHTTPRequestHandler).serve_forever()"
-    server = python_pod("server", worker_image, serve, container={"workingDir": "/opt/rex"})
+    listening = {"tcpSocket": {"port": 8080}, "periodSeconds": 1}
+    server = python_pod(
+        "server", worker_image, serve, container={"workingDir": "/opt/rex", "readinessProbe": listening}
+    )
     service = {
         "apiVersion": "v1",
         "kind": "Service",
