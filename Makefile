@@ -94,7 +94,7 @@ bench: setup ## run every benchmark, quick form
 .PHONY: crd
 crd: setup ## generate the CRD and the reference from the models
 	@$(PY) -m rex_operator.api.crd >crds/rexjobs.yaml
-	@$(PY) scripts/reference.py docs/reference/rexjob.md
+	@$(PY) scripts/reference.py >docs/reference/rexjob.md
 
 .PHONY: format
 format: setup ## let ruff format and fix
