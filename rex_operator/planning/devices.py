@@ -66,8 +66,8 @@ class KindState(Record):
 class DevicesState(Record):
     """What is kept of all devices; ``slowness`` holds the logarithm per worker life (``id/incarnation``)."""
 
-    kinds: Annotated[dict[str, KindState], Field(max_length=MAX_KINDS, default_factory=dict)]
-    slowness: Annotated[dict[str, float], Field(max_length=1024, default_factory=dict)]
+    kinds: dict[str, KindState] = Field(default_factory=dict, max_length=MAX_KINDS)
+    slowness: dict[str, float] = Field(default_factory=dict, max_length=1024)
 
 
 @dataclass(slots=True)
@@ -193,9 +193,11 @@ class Devices:
         for worker in workers:
             curve = curves.get(worker.device, stranger)
             ceiling = self.ceiling(worker)
-            limit = max(1, math.floor(curve.trusted(trust)[1]))
             slowness = math.exp(self._slowness_of(worker, workers))
-            cap = limit if ceiling is None else min(limit, ceiling)
+            bounds = [] if ceiling is None else [ceiling]
+            if math.isfinite(trust):
+                bounds.append(max(1, math.floor(curve.trusted(trust)[1])))
+            cap = min(bounds) if bounds else None
             models.append(WorkerModel(worker.worker_id, curve, slowness, cap))
         return models
 
@@ -222,6 +224,11 @@ class Devices:
             learned = min(kind.failed - 1, max(kind.ran, math.floor(HEADROOM * kind.failed)))
         bounds = [b for b in (learned, worker.max_local_batch) if b is not None]
         return min(bounds) if bounds else None
+
+    def proven(self, worker: WorkerInfo) -> int:
+        """Return the largest micro-batch that the worker is known to hold (at least 1, lest anything divide by it)."""
+        kind = self._kinds.get(worker.device)
+        return max(1, worker.max_local_batch or 0, kind.ran if kind is not None else 0)
 
     def out_of_memory(self, worker: WorkerInfo, micro_batch: int) -> None:
         """Learn that ``micro_batch`` samples did not fit, whatever was thought to."""

@@ -1,4 +1,12 @@
-"""The state machine of one job's planning (a first form: the even split)."""
+"""The state machine of one job's planning: observe, share out anew, try, judge, keep or roll back.
+
+A plan changes for three reasons only, each with its evidence on record. The team changed or a memory ceiling was found:
+the same batch is shared out at once. The workers' speeds are not what the shares assume (a straggler, a curve better
+known): shares move at once, which changes no mathematics and needs no trial. A batch with better goodput seems likely:
+it goes on trial and stays only if the test says so.
+
+Pure: no I/O, no clock (``now`` is monotonic seconds), and the slow part leaves as a `SearchRequest`.
+"""
 
 from __future__ import annotations
 
@@ -8,90 +16,373 @@ from collections.abc import Sequence
 import numpy as np
 
 from rex_operator.api.spec import RexJobSpec
+from rex_operator.planning import words
+from rex_operator.planning.cooldown import Cooldown, direction
+from rex_operator.planning.knowledge import Knowledge
+from rex_operator.planning.patience import THRESHOLD, Convergence, Patience
+from rex_operator.planning.policies import POLICIES, Policy, Scene
+from rex_operator.planning.search import SearchRequest, SearchResult
+from rex_operator.planning.split import smallest_accumulation
+from rex_operator.planning.state import PlannerState
+from rex_operator.planning.straggler import SpeedChange
+from rex_operator.planning.trial import MAX_ADJUSTMENTS, Trial, steps_needed
 from rex_operator.planning.types import (
+    MAX_CANDIDATES,
     MAX_DECISIONS,
+    CandidateSummary,
     CannotPlan,
+    DecisionKind,
     DecisionRecord,
+    Evidence,
     PlanDraft,
-    PlannerState,
     PlannerView,
     PlanSummary,
-    SearchRequest,
-    SearchResult,
     WorkerInfo,
-    WorkerView,
 )
+from rex_operator.planning.view import look_at
+from rex_operator.planning.windows import Window
 from rex_worker.protocol import StepReport
 
 
 class Planner:
-    """Plans batch and shares of one job. Pure: the clock (``now``, monotonic seconds) and the generator come in."""
+    """Plans the batch and the shares of one job.
+
+    A draft that a method returns is to be issued as the next plan; `plan_running` says when all workers run it. Until
+    then nothing else is decided.
+    """
 
     def __init__(self, spec: RexJobSpec, rng: np.random.Generator, saved: PlannerState | None = None) -> None:
         self.spec = spec
         self.rng = rng
         self.decisions: deque[DecisionRecord] = deque(saved.decisions if saved else (), maxlen=MAX_DECISIONS)
-        self.converged = False
-        self._batch = saved.global_batch if saved else spec.batch.initial
-        self._accumulation = saved.accumulation if saved else 1
-        self._workers: dict[str, WorkerInfo] = {}
-        self._plan: PlanDraft | None = None
+        self.impossible: str | None = None
+        """Why no plan can work, once that is known (not even one sample fits a worker): the job cannot go on so."""
+        self._policy: Policy = POLICIES[spec.planner.policy]()
+        self._known = Knowledge(spec, saved)
+        self._cooldown = Cooldown(spec.planner.search.cooldown_seconds, saved.pauses if saved else None)
+        self._convergence = Convergence(saved.converged if saved else False)
+        self._patience = Patience()
+        self._incumbent = (saved.global_batch, saved.accumulation) if saved else (spec.batch.initial, 1)
+        self._issued: PlanDraft | None = None
+        self._running: PlanDraft | None = None
+        self._trial: Trial | None = None
+        self._trials = saved.trials if saved else 0
+        self._searches = 0
+        self._pending: int | None = None
+        self._elapsed = saved.elapsed_s if saved else 0.0
+        self._now: float | None = None
+
+    @property
+    def converged(self) -> bool:
+        """Whether no batch is likely enough to be better, for now."""
+        return self._convergence.reached
+
+    # --- the team -----------------------------------------------------------------------------------------------------
 
     def set_workers(self, workers: Sequence[WorkerInfo], now: float) -> PlanDraft:
-        """Take over a new membership and return the plan it starts under. Raises ``CannotPlan``."""
-        before = self._plan
-        self._workers = {worker.worker_id: worker for worker in workers}
-        n = len(self._workers)
-        if not 1 <= n <= self.spec.batch.max:
-            raise CannotPlan(f"a batch of at most {self.spec.batch.max} cannot be split over {n} workers")
-        batch = max(self._batch, n)
-        share, rest = divmod(batch, n)
-        shares = {worker: share + (i < rest) for i, worker in enumerate(self._workers)}
-        self._plan = PlanDraft(batch, self._accumulation, shares, 1.0)
-        self.decisions.append(
-            DecisionRecord(
-                time_s=now,
-                step=0,
-                samples=0,
-                kind="membership",
-                plan_from=PlanSummary.of(before) if before else None,
-                plan_to=PlanSummary.of(self._plan),
-                reason=f"{n} workers share the batch of {batch}.",
-            )
-        )
-        return self._plan
+        """Take over a new membership and return the plan that it starts under.
+
+        The batch stays; a trial that runs is dropped and starts over. Raises ``CannotPlan`` when the batch's bounds or
+        the memory ceilings leave no plan for this team.
+        """
+        at = self._clock(now)
+        if self._trial is not None:
+            self._trial, self._trials = None, self._trials - 1
+        self._known.team(workers, at, now)
+        self._running = self._pending = None
+        self._cooldown.clear()
+        self._patience.reset()
+        self._convergence.leave()
+        before, draft = self._issued, self._fitting(*self._incumbent, at)
+        return self._issue("membership", words.membership(workers, draft), draft, before)
 
     def plan_running(self, version: int, generation: int, draft: PlanDraft, step: int, now: float) -> None:
         """All workers run ``draft`` since ``step``: its window begins."""
+        self._clock(now)
+        self._running = draft
+        self._known.running(version, generation, draft, step, now)
 
     def observe(self, worker_id: str, incarnation: str, generation: int, report: StepReport, now: float) -> None:
-        """Take in one step of one worker; repeats change nothing."""
+        """Take in one step of one worker; repeats, other lives and other plans change nothing but a counter."""
+        self._known.observe(worker_id, incarnation, generation, report, now)
 
     def out_of_memory(self, worker_id: str, local_batch: int, now: float) -> PlanDraft | None:
-        """Learn that ``local_batch`` does not fit on the worker; return the plan to go on with."""
-        return None
+        """Learn that ``local_batch`` does not fit on the worker; return the plan to go on with, if it must change.
+
+        The batch is kept: more passes of smaller micro-batches. A trial that asked too much is rolled back.
+        """
+        at, worker, plan = self._clock(now), self._known.workers.get(worker_id), self._issued
+        if worker is None or plan is None:
+            return None
+        micro_batch = -(-local_batch // plan.accumulation)
+        self._known.devices.out_of_memory(worker, micro_batch)
+        if self._known.fits(plan):
+            return None
+        trial, self._trial = self._trial, None
+        reason = words.out_of_memory(worker, micro_batch)
+        if trial is not None:
+            self._cooldown.failed(direction(_key(trial.incumbent), _key(trial.plan)), at)
+        try:
+            draft = self._fitting(*self._incumbent, at)
+        except CannotPlan as error:
+            self.impossible = f"{reason}; {error}"
+            self._note("ceiling", f"{self.impossible}.", plan, None)
+            return None
+        self._incumbent, self._pending = _key(draft), None
+        after = words.plan(draft.global_batch, draft.accumulation)
+        return self._issue("vetoed" if trial else "ceiling", f"{reason}: {after} instead.", draft, plan)
+
+    # --- decisions ----------------------------------------------------------------------------------------------------
 
     def poll(self, now: float) -> PlanDraft | SearchRequest | None:
-        """Decide what is ripe."""
-        return None
+        """Decide what is ripe; cheap. A ``SearchRequest`` is to be run elsewhere and answered by `complete`."""
+        at, known, running = self._clock(now), self._known, self._running
+        window = known.ingest.window
+        if window is None or running is None or self._issued != running or known.ingest.stale(now):
+            return None
+        change = known.gauge.read(window, known.workers, running.accumulation, at)
+        if not known.gauge.learned:
+            return None
+        if self._trial is not None:
+            return self._try_on(self._trial, window, change, at)
+        return self._share_anew(running, window, change, at) or self._seek(running, window, at)
+
+    def _share_anew(
+        self, running: PlanDraft, window: Window, change: SpeedChange | None, at: float
+    ) -> PlanDraft | None:
+        if change is not None:
+            self._patience.reset()
+        self._patience.kept(self._known.gauge.step_s)
+        if change is None and not self._patience.ripe(len(window.ripe())):
+            return None
+        found = self._policy.rebalance(self._scene(at), self._patience.threshold)
+        if found is None:
+            return None
+        self._patience.promised(found.gain, self._known.gauge.step_s)
+        self._pending = None
+        reason = words.rebalanced(found, change, window.workers, self._known.workers)
+        draft = self._with_shares(running, dict(found.shares))
+        return self._issue("rebalanced", reason, draft, running, expectation=found.gain)
+
+    def _seek(self, running: PlanDraft, window: Window, at: float) -> SearchRequest | None:
+        if self._pending is not None or not self._cooldown.quiet(at):
+            return None
+        if not self._convergence.search_due(at, self._known.noise_scale()):
+            return None
+        times = np.array([s.step_s for s in window.ripe()])
+        if times.size < steps_needed(self.spec.planner.validation, times):
+            return None
+        self._known.remember(running, at)
+        request = self._policy.search(self._scene(at), self._searches + 1)
+        if request is None:
+            return None
+        if self._trials >= self.spec.planner.search.max_trials:
+            self._converge(f"All {self._trials} trials are used; {words.plan(*_key(running))} stays.", at)
+            return None
+        self._searches = self._pending = request.number
+        return request
 
     def complete(self, request: SearchRequest, result: SearchResult, now: float) -> PlanDraft | None:
-        """Take the answer of a search."""
+        """Take the answer of a search; an answer that came too late changes nothing."""
+        at, window, running = self._clock(now), self._known.ingest.window, self._running
+        if request.number != self._pending or result.number != self._pending:
+            return None
+        self._pending = None
+        if window is None or running is None or self._issued != running or self._trial is not None:
+            return None
+        if result.choice is None:
+            if self._cooldown.blocked(at):
+                self._cooldown.wait(at)
+            else:
+                self._converge(result.reason, at, result.candidates)
+            return None
+        try:
+            draft = self._draft(result.choice.global_batch, result.choice.accumulation, at)
+        except CannotPlan:
+            self._cooldown.wait(at)
+            return None
+        self._trial = self._trial_of(running, draft, result.choice, window)
+        self._trials += 1
+        self._convergence.leave()
+        return self._issue(
+            "trial-started",
+            words.trial_started(running, result.choice),
+            draft,
+            running,
+            expectation=result.choice.expected_gain,
+            candidates=result.candidates,
+        )
+
+    def _trial_of(self, running: PlanDraft, draft: PlanDraft, choice: CandidateSummary, window: Window) -> Trial:
+        validation, steps = self.spec.planner.validation, window.ripe()
+        keep = 2 * steps_needed(validation, np.array([s.step_s for s in steps]))
+        latest = steps[-keep:]
+        return Trial(
+            incumbent=running,
+            plan=draft,
+            choice=choice,
+            reference=np.array([s.step_s for s in latest]) / self._known.useful(running),
+            reference_losses=np.array([s.loss for s in latest if s.loss is not None]),
+            useful=self._known.useful(draft),
+            spec=validation,
+        )
+
+    # --- a trial ------------------------------------------------------------------------------------------------------
+
+    def _try_on(self, trial: Trial, window: Window, change: SpeedChange | None, at: float) -> PlanDraft | None:
+        if window.diverged:
+            return self._roll_back(trial, "vetoed", f"The loss diverged under {words.plan(*_key(trial.plan))}.", at)
+        if change is not None:
+            self._trials -= 1
+            reason = words.voided(trial, change, window.workers, self._known.workers)
+            return self._roll_back(trial, "rebalanced", reason, at, failed=False)
+        if trial.adjustments < MAX_ADJUSTMENTS:
+            found = self._policy.rebalance(self._scene(at), THRESHOLD)
+            if found is not None:
+                draft = self._with_shares(trial.plan, dict(found.shares))
+                reason = words.rebalanced(found, None, window.workers, self._known.workers)
+                before = trial.plan
+                trial.restart(draft)
+                return self._issue("rebalanced", f"In the trial: {reason}", draft, before, expectation=found.gain)
+        return self._judge(trial, window, at)
+
+    def _judge(self, trial: Trial, window: Window, at: float) -> PlanDraft | None:
+        steps = window.ripe()
+        look = trial.due(steps)
+        if look is None:
+            return None
+        worse = trial.loss_is_worse(steps)
+        if worse is not None:
+            reason = f"The loss rose by {worse[1]:.1%} under {words.plan(*_key(trial.plan))} (p = {worse[0]:.2g})."
+            return self._roll_back(trial, "vetoed", reason, at)
+        judgement = trial.judge(look, steps)
+        if judgement.verdict == "open" and not look.final:
+            return None
+        reason = words.verdict(trial, judgement)
+        self._known.remember(trial.plan, at)
+        if judgement.verdict != "better":
+            kind: DecisionKind = "rejected" if judgement.verdict == "worse" else "inconclusive"
+            return self._roll_back(trial, kind, reason, at, judgement.evidence)
+        self._trial = None
+        self._incumbent = _key(trial.plan)
+        self._cooldown.accepted(direction(_key(trial.incumbent), _key(trial.plan)), at)
+        self._patience.reset()
+        expected = trial.choice.expected_gain
+        self._note("accepted", reason, trial.incumbent, trial.plan, judgement.evidence, expected)
         return None
+
+    def _roll_back(
+        self,
+        trial: Trial,
+        kind: DecisionKind,
+        reason: str,
+        at: float,
+        evidence: Evidence | None = None,
+        failed: bool = True,
+    ) -> PlanDraft:
+        self._trial = None
+        if failed:
+            self._cooldown.failed(direction(_key(trial.incumbent), _key(trial.plan)), at)
+        self._patience.reset()
+        draft = self._fitting(*self._incumbent, at)
+        return self._issue(kind, reason, draft, trial.plan, evidence, trial.choice.expected_gain)
+
+    def _converge(self, reason: str, at: float, candidates: tuple[CandidateSummary, ...] = ()) -> None:
+        if self._convergence.reach(at, self._known.noise_scale()):
+            self._note("converged", reason, self._running, self._running, candidates=candidates)
+
+    # --- plans and records --------------------------------------------------------------------------------------------
+
+    def _fitting(self, batch: int, accumulation: int, at: float) -> PlanDraft:
+        """Return a plan for the batch, in more passes if memory wants it. Raises ``CannotPlan``."""
+        workers, bounds = self._known.workers, self.spec.batch
+        if len(workers) > bounds.max:
+            raise CannotPlan(f"batch.max ({bounds.max}) is too small for {len(workers)} workers; each needs a sample")
+        batch = min(max(batch, bounds.min, len(workers)), bounds.max)
+        ceilings = [self._known.devices.ceiling(w) for w in workers.values()]
+        return self._draft(batch, smallest_accumulation(ceilings, batch, accumulation) or accumulation, at)
+
+    def _draft(self, batch: int, accumulation: int, at: float) -> PlanDraft:
+        shares = self._policy.shares(self._scene(at), batch, accumulation)
+        return PlanDraft(batch, accumulation, shares, self._known.learning_rate_factor(batch))
+
+    @staticmethod
+    def _with_shares(plan: PlanDraft, shares: dict[str, int]) -> PlanDraft:
+        return PlanDraft(plan.global_batch, plan.accumulation, shares, plan.learning_rate_factor)
+
+    def _issue(
+        self,
+        kind: DecisionKind,
+        reason: str,
+        draft: PlanDraft,
+        before: PlanDraft | None,
+        evidence: Evidence | None = None,
+        expectation: float | None = None,
+        candidates: tuple[CandidateSummary, ...] = (),
+    ) -> PlanDraft:
+        self._note(kind, reason, before, draft, evidence, expectation, candidates)
+        self._issued = draft
+        return draft
+
+    def _note(
+        self,
+        kind: DecisionKind,
+        reason: str,
+        before: PlanDraft | None,
+        after: PlanDraft | None,
+        evidence: Evidence | None = None,
+        expectation: float | None = None,
+        candidates: tuple[CandidateSummary, ...] = (),
+    ) -> None:
+        latest = self._known.latest
+        self.decisions.append(
+            DecisionRecord(
+                time_s=self._elapsed,
+                step=latest.step if latest else 0,
+                samples=latest.samples if latest else 0,
+                kind=kind,
+                plan_from=PlanSummary.of(before) if before else None,
+                plan_to=PlanSummary.of(after) if after else None,
+                reason=reason[:512],
+                evidence=evidence,
+                expectation=expectation,
+                candidates=candidates[:MAX_CANDIDATES],
+            )
+        )
+
+    def _scene(self, at: float) -> Scene:
+        return self._known.scene(self._running, self._cooldown, at)
+
+    def _clock(self, now: float) -> float:
+        """Return the job time: seconds of planning over all lives of the operator."""
+        if self._now is not None:
+            self._elapsed += max(0.0, now - self._now)
+        self._now = now if self._now is None else max(now, self._now)
+        return self._elapsed
 
     def view(self) -> PlannerView:
         """Return the planner at a glance."""
-        shares = self._plan.local_batches if self._plan else {}
-        return PlannerView(
-            workers={worker: WorkerView(share) for worker, share in shares.items()},
-            last_decision=self.decisions[-1] if self.decisions else None,
-        )
+        window, trial = self._known.ingest.window, self._trial
+        last = self.decisions[-1] if self.decisions else None
+        shown = trial.view(len(window.ripe())) if trial and window else None
+        return look_at(self._known, self._issued, shown, self._trials, last, self._now or 0.0)
 
     def state(self) -> PlannerState:
-        """Return what has been learned, to be kept."""
-        return PlannerState(global_batch=self._batch, accumulation=self._accumulation, decisions=tuple(self.decisions))
+        """Return what has been learned, to be kept; a trial that runs is not in it."""
+        known = self._known
+        return PlannerState(
+            elapsed_s=self._elapsed,
+            global_batch=self._incumbent[0],
+            accumulation=self._incumbent[1],
+            trials=self._trials - (self._trial is not None),
+            converged=self.converged,
+            noise=known.noise.state(),
+            devices=known.devices.state(),
+            history=known.history.state(),
+            pauses=self._cooldown.state(),
+            decisions=tuple(self.decisions),
+        )
 
 
-def run_search(request: SearchRequest) -> SearchResult:
-    """Run a search; pure, for a thread or a process pool."""
-    return SearchResult(request.number)
+def _key(plan: PlanDraft) -> tuple[int, int]:
+    return plan.global_batch, plan.accumulation

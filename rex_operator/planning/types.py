@@ -185,25 +185,3 @@ class PlannerView:
     last_decision: DecisionRecord | None = None
     set_aside: Mapping[str, int] = field(default_factory=dict)
     """Reports that were not used, by reason."""
-
-
-@dataclass(frozen=True, slots=True)
-class SearchRequest:
-    """A search to be run off the event loop by ``run_search``."""
-
-    number: int
-
-
-@dataclass(frozen=True, slots=True)
-class SearchResult:
-    """What a search found."""
-
-    number: int
-
-
-class PlannerState(Record):
-    """What a planner has learned, bounded, for the next life of the operator. A half-done trial is not in it."""
-
-    global_batch: int
-    accumulation: int
-    decisions: tuple[DecisionRecord, ...] = ()

@@ -9,7 +9,7 @@ not the warm-up, not what lies before a change of a worker's speed. Everything e
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -60,6 +60,8 @@ class Window:
         self.first = first
         self._warmup_steps = warmup_steps
         self._length = length
+        self.diverged = False
+        """Whether any step had a loss that was not finite."""
         self._steps: dict[int, GroupStep] = {}
         self._pending: dict[int, dict[str, StepReport]] = {}
         self._pending_bound = max(_PENDING_STEPS, _PENDING_REPORTS // len(self.workers))
@@ -95,6 +97,7 @@ class Window:
 
     def _keep(self, whole: GroupStep) -> None:
         self._steps[whole.step] = whole
+        self.diverged = self.diverged or whole.diverged
         if len(self._steps) > self._length:
             if self._settled is None:
                 self._settled = self._settle(self._timed())  # while the steps that tell it are still here
@@ -139,6 +142,10 @@ class Window:
             begin = None if settled is None else max(settled, self._since)
             self._ripe = [] if begin is None else [s for s in timed if s.step >= begin]
         return self._ripe
+
+    def newest(self) -> Iterator[GroupStep]:
+        """Return all complete steps, also those that do not count, the newest first."""
+        return (self._steps[step] for step in sorted(self._steps, reverse=True))
 
     def _timed(self) -> list[GroupStep]:
         return sorted((s for s in self._steps.values() if s.counts), key=lambda s: s.step)

@@ -1,0 +1,91 @@
+"""Keeps what is known of the devices in step with what the running window shows.
+
+Curves learn once per plan, from the first steady steps after the shares changed; later steps of the same plan only say
+how fast each worker is now. A sudden change of one worker cuts the window: what lies before it describes another
+machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from rex_operator.planning.devices import Devices, Sighting
+from rex_operator.planning.statistics import median_error
+from rex_operator.planning.straggler import RECENT, SpeedChange, find_change
+from rex_operator.planning.types import WorkerInfo
+from rex_operator.planning.windows import Window
+
+LEARN_STEPS = RECENT
+"""Steady steps before a window teaches anything."""
+REFRESH_STEPS = 20
+"""New steps after which the workers' speeds are taken anew."""
+LATEST = 60
+"""Steps that the medians are taken over, at most."""
+_TIMER = 1e-4
+"""Floor of a median's standard error (of the log): clocks are coarse, and identical values are not certainty."""
+
+
+class Gauge:
+    """Reads a window; ``overhead_s``, ``step_s`` and ``error`` describe its latest steps."""
+
+    def __init__(self, devices: Devices) -> None:
+        self._devices = devices
+        self.overhead_s = 0.0
+        """Median seconds per step beside the slowest worker's compute."""
+        self.step_s = 0.0
+        """Median seconds per step."""
+        self.error = 0.0
+        """Standard error of the log of a worker's median compute time."""
+        self.step_error = 0.0
+        """... and of the log of the group's step time."""
+        self.learned = 0
+        """Steps of the window when last learned from; 0: not yet."""
+        self._looked = -1
+
+    def restart(self) -> None:
+        """A new window begins."""
+        self.learned = 0
+        self._looked = -1
+
+    def read(
+        self, window: Window, workers: Mapping[str, WorkerInfo], accumulation: int, at: float
+    ) -> SpeedChange | None:
+        """Learn what is new; return the change of a worker's speed that was found, if any."""
+        steps = window.ripe()
+        newest = steps[-1].step if steps else -1
+        if newest == self._looked:
+            return None
+        self._looked = newest
+        change = find_change(steps) if self.learned else None
+        if change is not None:
+            window.restart(change.step)
+            self._learn(window, workers, accumulation, at, moved=False)
+        elif not self.learned and len(steps) >= LEARN_STEPS:
+            self._learn(window, workers, accumulation, at, moved=True)
+        elif self.learned and len(steps) >= self.learned + REFRESH_STEPS:
+            self._learn(window, workers, accumulation, at, moved=False)
+        return change
+
+    def _learn(
+        self, window: Window, workers: Mapping[str, WorkerInfo], accumulation: int, at: float, moved: bool
+    ) -> None:
+        steps = window.ripe()
+        self.learned = len(steps)
+        latest = steps[-LATEST:]
+        compute = np.array([s.compute_s for s in latest])
+        times = np.array([s.step_s for s in latest])
+        self.step_s = float(np.median(times))
+        self.step_error = max(_TIMER, median_error(np.log(np.maximum(times, 1e-9))))
+        self.overhead_s = max(0.0, float(np.median(times - compute.max(axis=1))))
+        logs = np.log(np.maximum(compute, 1e-9))
+        errors = [max(_TIMER, median_error(logs[:, i])) for i in range(logs.shape[1])]
+        self.error = float(np.median(errors))
+        middles = np.exp(np.median(logs, axis=0)) / accumulation
+        sightings = [
+            Sighting(workers[worker], window.shares[worker] / accumulation, float(seconds), error**2)
+            for worker, seconds, error in zip(window.workers, middles, errors, strict=True)
+            if worker in workers
+        ]
+        self._devices.learn(sightings, at, moved)

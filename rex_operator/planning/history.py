@@ -1,0 +1,70 @@
+"""The step times of the plans that ran: what the search's surrogate is fed with."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from rex_operator.planning.search import Measured, predict
+from rex_operator.planning.split import WorkerModel
+from rex_operator.planning.types import Record
+
+MAX_KEPT = 128
+_AGEING = 0.02**2 / 600
+"""Variance of the log that a measurement gains per second: clusters drift."""
+_OTHER_TEAM = 0.05**2
+"""Variance added when the team changed and the time had to be carried over by the curves."""
+
+
+class KeptMeasure(Record):
+    """One plan's median seconds per step, measured at job time ``at``; ``variance`` is of the logarithm."""
+
+    global_batch: int
+    accumulation: int
+    seconds: float
+    variance: float
+    at: float
+
+
+class History:
+    """One entry per (batch, accumulation), the newest; bounded."""
+
+    def __init__(self, saved: Sequence[KeptMeasure] = ()) -> None:
+        self._kept = {(m.global_batch, m.accumulation): m for m in saved}
+
+    def put(self, batch: int, accumulation: int, seconds: float, error: float, at: float) -> None:
+        """Note a plan's median step time with the standard error of its logarithm."""
+        if not (math.isfinite(seconds) and seconds > 0 and math.isfinite(error)):
+            return
+        self._kept[batch, accumulation] = KeptMeasure(
+            global_batch=batch, accumulation=accumulation, seconds=seconds, variance=error**2, at=at
+        )
+        if len(self._kept) > MAX_KEPT:
+            del self._kept[min(self._kept, key=lambda plan: self._kept[plan].at)]
+
+    def measured(self, at: float) -> tuple[Measured, ...]:
+        """Return what was measured, the older the less certain."""
+        return tuple(
+            Measured(m.global_batch, m.accumulation, m.seconds, m.variance + _AGEING * max(0.0, at - m.at))
+            for m in self._kept.values()
+        )
+
+    def carry_over(
+        self, before: Sequence[WorkerModel] | None, after: Sequence[WorkerModel] | None, overhead_s: float
+    ) -> None:
+        """Translate all entries to another team by the ratio of its predicted step times; drop what cannot be."""
+        kept, self._kept = self._kept, {}
+        if not before or not after or not kept:
+            return
+        plans = list(kept)
+        ratios = predict(after, overhead_s, plans) / predict(before, overhead_s, plans)
+        for plan, ratio in zip(plans, ratios, strict=True):
+            if math.isfinite(ratio):
+                old = kept[plan]
+                self._kept[plan] = old.model_copy(
+                    update={"seconds": old.seconds * float(ratio), "variance": old.variance + _OTHER_TEAM}
+                )
+
+    def state(self) -> tuple[KeptMeasure, ...]:
+        """Return what is to be kept."""
+        return tuple(self._kept.values())

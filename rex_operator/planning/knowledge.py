@@ -1,0 +1,107 @@
+"""All that the planner of one job knows, without what it does about it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from rex_operator.api.spec import RexJobSpec
+from rex_operator.planning.cooldown import Cooldown
+from rex_operator.planning.devices import Devices
+from rex_operator.planning.gauge import Gauge
+from rex_operator.planning.history import History
+from rex_operator.planning.noise import NoiseEstimator, efficiency, learning_rate_factor
+from rex_operator.planning.policies import Scene
+from rex_operator.planning.state import PlannerState
+from rex_operator.planning.types import PlanDraft, WorkerInfo
+from rex_operator.planning.windows import GroupStep, Ingest
+from rex_worker.protocol import StepReport
+
+_LONGEST_WINDOW = 4096
+
+
+class Knowledge:
+    """Team, windows, devices, noise and history of one job; times are job time unless they are called ``now``."""
+
+    def __init__(self, spec: RexJobSpec, saved: PlannerState | None) -> None:
+        validation = spec.planner.validation
+        self.spec = spec
+        self.workers: dict[str, WorkerInfo] = {}
+        self.ingest = Ingest(validation.warmup_steps, min(max(2 * validation.max_steps, 512), _LONGEST_WINDOW))
+        self.noise = NoiseEstimator(saved.noise if saved else None)
+        self.devices = Devices(saved.devices if saved else None)
+        self.gauge = Gauge(self.devices)
+        self.history = History(saved.history if saved else ())
+        self.latest: GroupStep | None = None
+
+    def team(self, workers: Sequence[WorkerInfo], at: float, now: float) -> None:
+        """Take over a new membership: past step times are translated to it, present windows end."""
+        before = self.devices.models(tuple(self.workers.values()), at)
+        self.workers = {w.worker_id: w for w in workers}
+        self.history.carry_over(before, self.devices.models(tuple(workers), at), self.gauge.overhead_s)
+        self.devices.forget(workers)
+        self.ingest.members(workers, now)
+
+    def running(self, version: int, generation: int, draft: PlanDraft, step: int, now: float) -> None:
+        """Begin the window of a plan."""
+        self.gauge.restart()
+        for whole in self.ingest.begin(version, generation, draft.local_batches, step, now):
+            self._take(whole)
+
+    def observe(self, worker_id: str, incarnation: str, generation: int, report: StepReport, now: float) -> None:
+        """Take in one step of one worker."""
+        whole = self.ingest.take(worker_id, incarnation, generation, report, now)
+        if whole is not None:
+            self._take(whole)
+
+    def _take(self, whole: GroupStep) -> None:
+        self.noise.observe(whole.local_batches, whole.local_grad_sq, whole.global_grad_sq)
+        if self.latest is None or whole.step >= self.latest.step:
+            self.latest = whole
+
+    def noise_scale(self) -> float | None:
+        """Return the noise scale in samples; None until it is known."""
+        scale = self.noise.scale()
+        return None if scale is None else scale.value
+
+    def useful(self, plan: PlanDraft) -> float:
+        """Return the samples of a step weighted by their statistical efficiency (all of them for throughput)."""
+        noise_scale = self.noise_scale()
+        if self.spec.planner.objective == "throughput" or noise_scale is None:
+            return float(plan.global_batch)
+        return plan.global_batch * efficiency(noise_scale, plan.global_batch, self.spec.batch.initial)
+
+    def learning_rate_factor(self, batch: int) -> float:
+        """Return the factor that goes with a batch."""
+        spec = self.spec
+        return learning_rate_factor(spec.learning_rate.scaling, batch, spec.batch.initial, self.noise_scale())
+
+    def fits(self, plan: PlanDraft) -> bool:
+        """Return whether no share of the plan passes a known memory ceiling."""
+        ceilings = {worker_id: self.devices.ceiling(worker) for worker_id, worker in self.workers.items()}
+        return all(
+            ceiling is None or math.ceil(plan.local_batches[worker_id] / plan.accumulation) <= ceiling
+            for worker_id, ceiling in ceilings.items()
+            if worker_id in plan.local_batches
+        )
+
+    def remember(self, plan: PlanDraft, at: float) -> None:
+        """Keep the running plan's step time for the search."""
+        if self.gauge.learned:
+            gauge = self.gauge
+            self.history.put(plan.global_batch, plan.accumulation, gauge.step_s, gauge.step_error, at)
+
+    def scene(self, running: PlanDraft | None, cooldown: Cooldown, at: float) -> Scene:
+        """Return what a policy gets to see."""
+        return Scene(
+            spec=self.spec,
+            workers=tuple(self.workers.values()),
+            devices=self.devices,
+            cooldown=cooldown,
+            at=at,
+            running=running,
+            overhead_s=self.gauge.overhead_s,
+            error=self.gauge.error,
+            noise_scale=self.noise_scale(),
+            measured=self.history.measured(at),
+        )

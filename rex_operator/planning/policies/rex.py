@@ -1,0 +1,93 @@
+"""REX's own policy: shares that finish together, and the batch with the best goodput."""
+
+from __future__ import annotations
+
+import math
+from typing import ClassVar
+
+import numpy as np
+
+from rex_operator.planning.curves import TRUST
+from rex_operator.planning.policies.base import Rebalance, Scene
+from rex_operator.planning.search import SearchRequest
+from rex_operator.planning.split import Team, WorkerModel, even_split, split
+from rex_operator.planning.types import CannotPlan
+
+UNEVEN = 1.10
+"""Shares are also put right when the slowest worker computes this much longer than the fastest ..."""
+_SLIGHT = 0.2
+"""... even for this share of the usual threshold: an idle device is a loss that the step time hardly shows."""
+
+
+class Rex:
+    """Curves per device for the shares, Bayesian search for the batch."""
+
+    name: ClassVar[str] = "rex"
+
+    def shares(self, scene: Scene, batch: int, accumulation: int) -> dict[str, int]:
+        """Return the shares with the shortest step; equal ones until a device was measured. Raises ``CannotPlan``."""
+        for trust in (TRUST, math.inf):
+            models = self._models(scene, trust)
+            if models is None:
+                break
+            try:
+                return split(models, batch, accumulation)
+            except CannotPlan:
+                if math.isinf(trust):
+                    raise
+        return even_split({w.worker_id: scene.devices.ceiling(w) for w in scene.workers}, batch, accumulation)
+
+    def rebalance(self, scene: Scene, threshold: float) -> Rebalance | None:
+        """Return better shares, if the predicted gain passes ``threshold`` and the noise of the measurement."""
+        plan, models = scene.running, self._models(scene, TRUST)
+        if plan is None or models is None or len(models) < 2:
+            return None
+        try:
+            shares = self.shares(scene, plan.global_batch, plan.accumulation)
+        except CannotPlan:
+            return None
+        team = Team(models)
+        now = team.times([plan.local_batches[m.worker_id] for m in models], plan.accumulation)
+        then = team.times([shares[m.worker_id] for m in models], plan.accumulation)
+        gain = (now.max() + scene.overhead_s) / (then.max() + scene.overhead_s) - 1
+        spread_before, spread_after = now.max() / now.min(), then.max() / then.min()
+        # The largest of n noisy medians lies this far above their mean though all are equal.
+        chance = 2 * scene.error * math.sqrt(2 * math.log(len(models)) + 1)
+        worthwhile = gain >= max(threshold, chance)
+        uneven = (
+            spread_before >= UNEVEN * (1 + chance)
+            and spread_before / spread_after >= 1 + max(0.05, chance)
+            and gain >= _SLIGHT * threshold
+        )
+        if shares == dict(plan.local_batches) or not (worthwhile or uneven):
+            return None
+        slowest = models[int(np.argmax(now))].worker_id
+        return Rebalance(shares, float(gain), slowest, float(spread_before), float(spread_after))
+
+    def search(self, scene: Scene, number: int) -> SearchRequest | None:
+        """Return the search for a batch with better goodput; None while the noise scale that it needs is unknown."""
+        spec, plan, models = scene.spec, scene.running, self._models(scene, TRUST)
+        wants_noise = spec.planner.objective == "goodput"
+        if plan is None or models is None or (wants_noise and scene.noise_scale is None):
+            return None
+        larger, smaller = (scene.cooldown.open(way, scene.at) for way in ("larger", "smaller"))
+        return SearchRequest(
+            number=number,
+            models=tuple(models),
+            proven=tuple(float(scene.devices.proven(w)) for w in scene.workers),
+            overhead_s=scene.overhead_s,
+            batch_min=spec.batch.min,
+            batch_max=spec.batch.max,
+            batch_initial=spec.batch.initial,
+            current=(plan.global_batch, plan.accumulation),
+            noise_scale=scene.noise_scale if wants_noise else None,
+            measured=scene.measured,
+            low=1 if smaller else plan.global_batch,
+            high=spec.batch.max if larger else plan.global_batch,
+            other_passes=scene.cooldown.open("passes", scene.at),
+            min_effect=spec.planner.validation.min_effect,
+        )
+
+    @staticmethod
+    def _models(scene: Scene, trust: float) -> list[WorkerModel] | None:
+        return scene.devices.models(scene.workers, scene.at, trust)

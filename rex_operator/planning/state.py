@@ -1,0 +1,29 @@
+"""What a planner has learned, for the next life of the operator."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from rex_operator.planning.cooldown import Direction, PauseState
+from rex_operator.planning.devices import DevicesState
+from rex_operator.planning.history import MAX_KEPT, KeptMeasure
+from rex_operator.planning.noise import NoiseState
+from rex_operator.planning.types import MAX_DECISIONS, DecisionRecord, Record
+
+
+class PlannerState(Record):
+    """Bounded and JSON. A half-done trial is not in it: it starts over."""
+
+    elapsed_s: float
+    """Job time: seconds of planning over all lives; the times within the state are on this clock."""
+    global_batch: int
+    accumulation: int
+    trials: int = 0
+    converged: bool = False
+    noise: NoiseState = NoiseState()
+    devices: DevicesState = DevicesState()
+    history: Annotated[tuple[KeptMeasure, ...], Field(max_length=MAX_KEPT)] = ()
+    pauses: dict[Direction, PauseState] = Field(default_factory=dict)
+    decisions: Annotated[tuple[DecisionRecord, ...], Field(max_length=MAX_DECISIONS)] = ()

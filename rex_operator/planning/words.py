@@ -1,0 +1,80 @@
+"""Decisions in one English sentence each, for people who read status, events and logs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from rex_operator.planning.policies import Rebalance
+from rex_operator.planning.straggler import SpeedChange
+from rex_operator.planning.trial import Trial
+from rex_operator.planning.types import CandidateSummary, PlanDraft, WorkerInfo
+from rex_operator.planning.verdict import Judgement
+
+
+def plan(batch: int, accumulation: int) -> str:
+    """Name a plan: ``batch 512 in 2 passes``."""
+    return f"batch {batch}" + (f" in {accumulation} passes" if accumulation > 1 else "")
+
+
+def _worker(worker_id: str, workers: Mapping[str, WorkerInfo]) -> str:
+    device = workers[worker_id].device if worker_id in workers else ""
+    return f"{worker_id} ({device})" if device else worker_id
+
+
+def membership(workers: Sequence[WorkerInfo], draft: PlanDraft) -> str:
+    """Say who shares what."""
+    kinds = Counter(w.device for w in workers)
+    team = ", ".join(f"{count} x {kind}" for kind, count in sorted(kinds.items())[:8])
+    return f"{len(workers)} workers ({team}) share {plan(draft.global_batch, draft.accumulation)}."
+
+
+def rebalanced(
+    found: Rebalance, change: SpeedChange | None, names: Sequence[str], workers: Mapping[str, WorkerInfo]
+) -> str:
+    """Say why shares moved; names the worker that became slow or fast, if one did."""
+    effect = f"predicted {found.gain:+.1%} throughput, spread {found.spread_before:.2f} to {found.spread_after:.2f}"
+    if change is not None:
+        who = _worker(names[change.worker], workers)
+        pace = f"{change.ratio:.2f}x slower" if change.ratio > 1 else f"{1 / change.ratio:.2f}x faster"
+        return f"{who} became {pace} at step {change.step} (p = {change.p:.1g}): shares move, {effect}."
+    return f"{_worker(found.slowest, workers)} finished last: shares move, {effect}."
+
+
+def trial_started(running: PlanDraft, choice: CandidateSummary) -> str:
+    """Say what is tried and what is hoped for."""
+    old, new = plan(running.global_batch, running.accumulation), plan(choice.global_batch, choice.accumulation)
+    return f"Trying {new} instead of {old}: expected {choice.expected_gain:+.1%}."
+
+
+def verdict(trial: Trial, judgement: Judgement) -> str:
+    """Say how a trial ended."""
+    new = plan(trial.plan.global_batch, trial.plan.accumulation)
+    old = plan(trial.incumbent.global_batch, trial.incumbent.accumulation)
+    evidence = judgement.evidence
+    if evidence is None:
+        return f"No usable step times under {new}: {old} stays."
+    windows = f"{evidence.n_reference} against {evidence.n_trial} steps"
+    match judgement.verdict:
+        case "better":
+            return f"{new} is {evidence.effect:.1%} better than {old} (p = {evidence.p_better:.2g}, {windows}): kept."
+        case "worse":
+            return f"{new} is {-evidence.effect:.1%} worse than {old} (p = {evidence.p_worse:.2g}, {windows})."
+        case _:
+            return (
+                f"{new} could not be shown to beat {old} by {trial.spec.min_effect:.1%} ({evidence.effect:+.1%},"
+                f" p = {evidence.p_better:.2g}, {windows}): {old} stays."
+            )
+
+
+def voided(trial: Trial, change: SpeedChange, names: Sequence[str], workers: Mapping[str, WorkerInfo]) -> str:
+    """Say that a trial tells nothing any more."""
+    who = _worker(names[change.worker], workers)
+    pace = f"{change.ratio:.2f}x slower" if change.ratio > 1 else f"{1 / change.ratio:.2f}x faster"
+    old = plan(trial.incumbent.global_batch, trial.incumbent.accumulation)
+    return f"{who} became {pace} at step {change.step} during a trial: back to {old} with other shares."
+
+
+def out_of_memory(worker: WorkerInfo, micro_batch: int) -> str:
+    """Say what did not fit where."""
+    return f"{micro_batch} samples a pass do not fit in the memory of {worker.worker_id} ({worker.device})"
