@@ -1,0 +1,229 @@
+"""The gradient of the global batch, exact for any uneven split.
+
+Plain averaging over ranks weighs a sample on a small-batch rank more than one on a large-batch rank. Here each
+micro-batch's mean-loss gradient enters with weight m/B (m its samples, B the step's), so that the plain sum over
+micro-batches and workers is the gradient of the mean over the global batch (Cannikin's weighting, arXiv 2402.05302).
+
+Gradients travel in buckets. During the last backward pass of a step a bucket leaves as soon as its gradients are
+complete, while the pass goes on. Buckets always leave in the same order on all workers, whatever order the graph ran in;
+each carries one flag per parameter, so that a parameter which nobody used keeps no gradient, as in a single process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from rex_worker.errors import UsageError
+
+BUCKET_BYTES = 25 * 2**20
+FIRST_BUCKET_BYTES = 2**20
+"""The first bucket is small: it is complete early and starts the overlap."""
+_LOW_PRECISION = (torch.float16, torch.bfloat16)
+
+
+class Reducer(Protocol):
+    """What averaging needs of a group."""
+
+    def all_reduce(self, tensor: Tensor) -> Any:
+        """Start summing in place."""
+
+    def wait(self, works: Sequence[Any]) -> None:
+        """Wait for what was started."""
+
+
+@dataclass
+class Bucket:
+    """Parameters that travel together; ``flat`` holds their gradients and then one flag each."""
+
+    names: list[str]
+    parameters: list[torch.nn.Parameter]
+    flat: Tensor
+    slices: list[Tensor]
+    flags: Tensor
+    ready: set[int] = field(default_factory=set)
+
+
+class GradientAverager:
+    """Sums the weighted gradients of a model's parameters over a group, overlapping the last backward pass.
+
+    A step is: any number of backward passes; ``arm`` before the last one (optional: without it nothing overlaps);
+    ``launch`` after it; ``finish`` once everybody's part has arrived, or ``reset`` to give the step up.
+    """
+
+    def __init__(self, parameters: Iterable[tuple[str, torch.nn.Parameter]], bucket_bytes: int = BUCKET_BYTES) -> None:
+        named = list(parameters)
+        trained = [(name, parameter) for name, parameter in named if parameter.requires_grad]
+        if not trained:
+            raise UsageError("the model has no parameter that requires a gradient")
+        self._frozen = [(name, parameter) for name, parameter in named if not parameter.requires_grad]
+        # The graph usually yields the last layers' gradients first.
+        self._buckets = _fill_buckets(list(reversed(trained)), bucket_bytes)
+        self._reducer: Reducer | None = None
+        self._armed = False
+        self._launched = 0
+        self._works: list[Any] = []
+        self._squares: list[Tensor] = []
+        for number, bucket in enumerate(self._buckets):
+            for place, parameter in enumerate(bucket.parameters):
+                parameter.register_post_accumulate_grad_hook(self._hook(number, place))
+
+    def _hook(self, number: int, place: int) -> Callable[[Tensor], None]:
+        def gradient_is_complete(parameter: Tensor) -> None:
+            if self._armed:
+                self._collect(number, place, parameter.grad)
+                self._launch_complete()
+
+        return gradient_is_complete
+
+    def arm(self, reducer: Reducer) -> None:
+        """Begin the step's last backward pass: complete buckets leave from now on."""
+        self._reducer, self._armed = reducer, True
+
+    def launch(self, reducer: Reducer) -> None:
+        """Send all buckets that have not left yet, with zeros for what this worker did not use."""
+        self._reducer, self._armed = reducer, False
+        for number, bucket in enumerate(self._buckets):
+            if number < self._launched:
+                continue
+            for place, parameter in enumerate(bucket.parameters):
+                if place not in bucket.ready and parameter.grad is not None:
+                    self._collect(number, place, parameter.grad)
+            self._send(number)
+        self._check_frozen()
+
+    def has_gradients(self) -> bool:
+        """Whether any parameter has a gradient."""
+        return any(parameter.grad is not None for bucket in self._buckets for parameter in bucket.parameters)
+
+    @property
+    def works(self) -> Sequence[Any]:
+        """What has been started and must be waited for before ``finish``."""
+        return self._works
+
+    def local_square(self, weight: float) -> float | None:
+        """|g_i|^2 of this worker's mean gradient, where ``weight`` is its share b_i/B of the step; after ``launch``."""
+        if weight <= 0:
+            return None
+        return float(torch.stack(self._squares).sum()) / weight**2
+
+    def finish(self) -> float:
+        """Write the averaged gradients to the parameters; returns |g|^2. All of ``works`` must be done."""
+        total = torch.zeros((), dtype=torch.float64)
+        for bucket in self._buckets:
+            total += _square(bucket.flat[: -len(bucket.slices)]).cpu()
+            used = bucket.flags.tolist()
+            for parameter, part, flag in zip(bucket.parameters, bucket.slices, used, strict=True):
+                if not flag:
+                    parameter.grad = None
+                elif parameter.grad is None:
+                    parameter.grad = part.view_as(parameter).clone()
+                else:
+                    parameter.grad.copy_(part.view_as(parameter))
+        self._forget()
+        return float(total)
+
+    def reset(self) -> None:
+        """Give the step up: forget what was sent and clear the gradients."""
+        for bucket in self._buckets:
+            for parameter in bucket.parameters:
+                parameter.grad = None
+        if self._works:
+            # A bucket given up may still be written to by a collective in flight.
+            for bucket in self._buckets:
+                _lay_out(bucket)
+        self._forget()
+
+    def _forget(self) -> None:
+        for bucket in self._buckets:
+            bucket.ready.clear()
+        self._armed, self._launched, self._works, self._squares = False, 0, [], []
+
+    def _collect(self, number: int, place: int, gradient: Tensor | None) -> None:
+        bucket = self._buckets[number]
+        if gradient is None:
+            return
+        if gradient.layout is not torch.strided:
+            raise UsageError(
+                f"parameter {bucket.names[place]!r} has a sparse gradient; REX averages dense ones: build its layer with"
+                " sparse=False"
+            )
+        if number < self._launched:
+            raise UsageError(
+                f"parameter {bucket.names[place]!r} got a gradient after its bucket had left; call session.backward once"
+                " per batch, on the sum of the losses"
+            )
+        bucket.slices[place].copy_(gradient.detach().reshape(-1))
+        bucket.ready.add(place)
+
+    def _launch_complete(self) -> None:
+        while self._launched < len(self._buckets):
+            bucket = self._buckets[self._launched]
+            if len(bucket.ready) < len(bucket.parameters):
+                return
+            self._send(self._launched)
+
+    def _send(self, number: int) -> None:
+        assert self._reducer is not None
+        bucket = self._buckets[number]
+        if len(bucket.ready) == len(bucket.parameters):
+            bucket.flags.fill_(1.0)
+        else:
+            for place, part in enumerate(bucket.slices):
+                if place not in bucket.ready:
+                    part.zero_()
+                bucket.flags[place] = float(place in bucket.ready)
+        self._squares.append(_square(bucket.flat[: -len(bucket.slices)]))
+        self._launched = number + 1
+        self._works.append(self._reducer.all_reduce(bucket.flat))
+
+    def _check_frozen(self) -> None:
+        for name, parameter in self._frozen:
+            if parameter.grad is not None:
+                raise UsageError(
+                    f"parameter {name!r} was frozen at session.prepare and now has a gradient; prepare the model with"
+                    " everything that will ever be trained requiring a gradient"
+                )
+
+
+def _square(values: Tensor) -> Tensor:
+    precise = torch.float32 if values.dtype in _LOW_PRECISION else values.dtype
+    return torch.linalg.vector_norm(values, dtype=precise).double().square()
+
+
+def _fill_buckets(named: list[tuple[str, torch.nn.Parameter]], bucket_bytes: int) -> list[Bucket]:
+    kinds: dict[tuple[torch.dtype, torch.device], list[tuple[str, torch.nn.Parameter]]] = {}
+    for name, parameter in named:
+        kinds.setdefault((parameter.dtype, parameter.device), []).append((name, parameter))
+    buckets = []
+    for members in kinds.values():
+        limit = min(FIRST_BUCKET_BYTES, bucket_bytes)
+        group: list[tuple[str, torch.nn.Parameter]] = []
+        size = 0
+        for name, parameter in members:
+            group.append((name, parameter))
+            size += parameter.numel() * parameter.element_size()
+            if size >= limit:
+                buckets.append(_bucket(group))
+                group, size, limit = [], 0, bucket_bytes
+        if group:
+            buckets.append(_bucket(group))
+    return buckets
+
+
+def _bucket(members: list[tuple[str, torch.nn.Parameter]]) -> Bucket:
+    empty = torch.empty(0)
+    bucket = Bucket([name for name, _ in members], [parameter for _, parameter in members], empty, [], empty)
+    _lay_out(bucket)
+    return bucket
+
+
+def _lay_out(bucket: Bucket) -> None:
+    sizes = [parameter.numel() for parameter in bucket.parameters]
+    first = bucket.parameters[0]
+    bucket.flat = torch.zeros(sum(sizes) + len(sizes), dtype=first.dtype, device=first.device)
+    *bucket.slices, bucket.flags = bucket.flat.split([*sizes, len(sizes)])

@@ -1,0 +1,111 @@
+"""The optimiser as the script sees it: one call per batch, one update per step.
+
+The plan may cut a step into several micro-batches, a step may be void because a peer was lost, and the learning rate
+follows the global batch. None of that shows in the training loop: ``zero_grad`` and ``step`` do nothing in the middle of
+a step, and each update runs at base rate x plan factor, set for the update and taken back after it. What a scheduler or
+the script finds in ``param_groups`` is always the base rate, so repeated plan changes and resumes cannot compound.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from rex_worker.errors import UsageError
+from rex_worker.gate import StepGate
+
+
+class ElasticOptimizer(Optimizer):
+    """Wraps a torch optimiser; shares its state and groups, and can be given to any torch scheduler."""
+
+    def __init__(self, inner: Optimizer, gate: StepGate) -> None:
+        # The base class's own initialisation would make a second set of groups.
+        self._inner = inner
+        self._gate = gate
+        self._optimizer_step_pre_hooks = inner._optimizer_step_pre_hooks
+        self._optimizer_step_post_hooks = inner._optimizer_step_post_hooks
+
+    @property
+    def state(self) -> Any:  # type: ignore[override]
+        """The optimiser's state by parameter."""
+        return self._inner.state
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]
+        """The parameter groups; ``lr`` is the base rate."""
+        return self._inner.param_groups
+
+    @property
+    def defaults(self) -> dict[str, Any]:  # type: ignore[override]
+        """The settings that the optimiser was made with."""
+        return self._inner.defaults
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Refuse: parameters that join later are not averaged."""
+        raise UsageError("add parameter groups before session.prepare; a group that joins later would not be averaged")
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Clear the gradients, unless the step in flight has gathered some."""
+        if self._gate.may_clear():
+            self._inner.zero_grad(set_to_none)
+
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+        """Update the parameters, if this was the step's last micro-batch and the group completed the step."""
+        if closure is not None:
+            raise UsageError("optimizer.step(closure) runs the model by itself; use an optimiser without a closure")
+        if self._gate.take_update():
+            with scaled_rates(self._inner, self._gate.learning_rate_factor):
+                self._inner.step()
+            self._gate.updated()
+        return None
+
+    def state_dict(self) -> dict[str, Any]:
+        """State of the wrapped optimiser, with base rates."""
+        return self._inner.state_dict()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Restore the wrapped optimiser."""
+        self._inner.load_state_dict(state_dict)
+
+    def __repr__(self) -> str:
+        return f"ElasticOptimizer({self._inner!r})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        raise UsageError("keep optimizer.state_dict(), not the optimiser itself")
+
+
+class ElasticScheduler:
+    """Wraps a torch scheduler: a call inside the loop counts once per update, and not for a void step."""
+
+    def __init__(self, inner: Any, gate: StepGate) -> None:
+        self._inner = inner
+        self._gate = gate
+
+    def step(self, *args: Any, **kwargs: Any) -> None:
+        """Move the schedule on by one, where the loop has made one update (or one epoch)."""
+        if self._gate.may_schedule():
+            self._inner.step(*args, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+
+@contextmanager
+def scaled_rates(optimizer: Optimizer, factor: float) -> Iterator[None]:
+    """Let the optimiser's rates be ``factor`` times the base rates for the time of the block."""
+    bases = [group["lr"] for group in optimizer.param_groups]
+    for group, base in zip(optimizer.param_groups, bases, strict=True):
+        if isinstance(base, Tensor):
+            group["lr"] = base.clone().mul_(torch.as_tensor(factor, dtype=base.dtype, device=base.device))
+        else:
+            group["lr"] = base * factor
+    try:
+        yield
+    finally:
+        for group, base in zip(optimizer.param_groups, bases, strict=True):
+            group["lr"] = base

@@ -1,0 +1,91 @@
+"""What all workers hold alike: model, optimiser, schedule, and how far the data is used up."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+
+from rex_worker.errors import RexError
+from rex_worker.sampler import Position
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far the training is; the same on all workers of a group after each step."""
+
+    position: Position
+    step: int = 0
+    samples: int = 0
+    finished: bool = False
+    """The script ended the training before its last epoch."""
+
+
+class Replica:
+    """This worker's copy of the training state."""
+
+    def __init__(
+        self, model: torch.nn.Module, optimizer: Optimizer, scheduler: Any, progress: Progress, dataset_size: int
+    ) -> None:
+        self._model = model
+        self._optimizer = optimizer
+        self._scheduler = scheduler
+        self._dataset_size = dataset_size
+        self.progress = progress
+        self.overtaken = False
+        """The group went on to another epoch than the one that the script's loop is in."""
+        self._agreed = False
+
+    @property
+    def has_state(self) -> bool:
+        """Whether the state was agreed on in a group, or loaded."""
+        return self._agreed
+
+    @property
+    def step(self) -> int:
+        """Optimiser steps applied."""
+        return self.progress.step
+
+    def mark_agreed(self) -> None:
+        """The state is the group's from now on."""
+        self._agreed = True
+
+    def trained(self) -> Any:
+        """The tensors that training changes alike on all workers; buffers are shaped by each worker's own batches."""
+        return [list(self._model.parameters()), self._optimizer.state_dict()["state"]]
+
+    def state(self) -> dict[str, Any]:
+        """Everything, as nested plain data and tensors that share memory with the live ones."""
+        progress = self.progress
+        position = progress.position
+        return {
+            "model": dict(self._model.state_dict()),
+            "optimizer": self._optimizer.state_dict(),
+            "scheduler": None if self._scheduler is None else self._scheduler.state_dict(),
+            "dataset_size": self._dataset_size,
+            "position": [position.seed, position.epoch, position.offset],
+            "step": progress.step,
+            "samples": progress.samples,
+            "finished": progress.finished,
+        }
+
+    def adopt(self, state: dict[str, Any]) -> None:
+        """Take over ``state``. Raises ``RexError`` when it belongs to another model, optimiser or dataset."""
+        size = state["dataset_size"]
+        if size != self._dataset_size:
+            raise RexError(f"the state found was trained on {size} samples, this dataset has {self._dataset_size}")
+        if (state["scheduler"] is None) != (self._scheduler is None):
+            raise RexError("the state found and this script differ in whether session.prepare gets a scheduler")
+        try:
+            self._model.load_state_dict(state["model"])
+            self._optimizer.load_state_dict(state["optimizer"])
+            if self._scheduler is not None:
+                self._scheduler.load_state_dict(state["scheduler"])
+        except (RuntimeError, ValueError, KeyError) as error:
+            raise RexError(f"the state found does not fit this model and optimiser: {str(error)[:800]}") from error
+        epoch = self.progress.position.epoch
+        self.progress = Progress(Position(*state["position"]), state["step"], state["samples"], state["finished"])
+        self.overtaken = self.progress.position.epoch != epoch
+        self._agreed = True

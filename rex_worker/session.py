@@ -1,0 +1,342 @@
+"""The five lines that turn a plain PyTorch loop into an elastic one.
+
+    import rex_worker as rex
+
+    with rex.init() as session:                                # 1
+        model, optimizer = session.prepare(model, optimizer)   # 2
+        loader = session.loader(dataset)                       # 3
+        for epoch in session.epochs(10):                       # 4
+            for x, y in loader:
+                optimizer.zero_grad()
+                loss = loss_fn(model(x), y)
+                session.backward(loss)                         # 5
+                optimizer.step()
+
+Under an operator the plan decides how large the batches are, members come and go, and the loop goes on; without one
+(``REX_CHANNEL_URL`` unset) the same script trains in this single process.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from types import FrameType, TracebackType
+from typing import Any, Self, overload
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from rex_worker.averaging import GradientAverager
+from rex_worker.channel import Introduction
+from rex_worker.checkpoint import CheckpointFolder
+from rex_worker.devices import Pacer, find_device, memory_bytes, profile_of
+from rex_worker.environment import Environment
+from rex_worker.errors import Departed, UsageError
+from rex_worker.gate import LateGate
+from rex_worker.keeping import Keeper
+from rex_worker.link import AloneLink, Link, OperatorLink
+from rex_worker.loader import ElasticLoader, Fetch, checked_size
+from rex_worker.meeting import Meeting
+from rex_worker.optimizer import ElasticOptimizer, ElasticScheduler
+from rex_worker.participation import CLOSE_S, Participation
+from rex_worker.protocol import Failed, Left, Metrics, Plan, Ready
+from rex_worker.replica import Progress, Replica
+from rex_worker.sampler import EpochOrder, Position
+from rex_worker.timing import clock_of
+from rex_worker.training import Training
+
+log = logging.getLogger("rex")
+
+_MAX_METRICS = 16
+
+
+def init() -> Session:
+    """Open this process's session; use it as a context manager around the whole training.
+
+    Raises:
+        ConfigurationError: The environment that the worker was started with cannot work.
+    """
+    return Session(Environment.read())
+
+
+class Session:
+    """This process's part in the training of a job."""
+
+    def __init__(self, environment: Environment) -> None:
+        self._environment = environment
+        self._pacer = Pacer(profile_of(environment.device), environment.emulate_scale) if environment.emulate else None
+        self._folder = (
+            CheckpointFolder(environment.checkpoint_dir, environment.checkpoint_keep)
+            if environment.checkpoint_dir is not None
+            else None
+        )
+        self.device = find_device(environment.emulate)
+        """Where the model and the batches live."""
+        self._link: Link
+        meeting = None
+        if environment.channel_url is None:
+            self._link = AloneLink(environment)
+        else:
+            _log_to_stderr(environment.worker_id)
+            meeting = Meeting(environment.address, self.device)
+            self._link = OperatorLink(environment, Introduction(memory_bytes(self.device), meeting.port))
+        self._keeper = Keeper(self._folder, environment.checkpoint_every, self._link)
+        self._participation = Participation(environment, self._link, self.device, meeting, self._keeper.flush)
+        self._gate = LateGate()
+        self._prepared: tuple[torch.nn.Module, Optimizer, Any] | None = None
+        self._loader: ElasticLoader | None = None
+        self._batch_size = 0
+        self._training: Training | None = None
+        self._replica: Replica | None = None
+        self._total_epochs = 0
+        self._old_handlers: dict[int, Any] = {}
+
+    # --- life -----------------------------------------------------------------------------------------------------
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGTERM, signal.SIGINT) if not self._link.alone else (signal.SIGTERM,):
+                self._old_handlers[number] = signal.signal(number, self._on_signal)
+        return self
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        self._participation.told_to_go(signal.Signals(number).name)
+        if self._replica is None:
+            # Nothing is trained yet, so there is nothing to hand over.
+            self._link.send(Left(reason="drained"))
+            self._link.close(CLOSE_S)
+            raise Departed(128 + number if self._link.alone else 0)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if error is None:
+                self._finish()
+            elif not isinstance(error, Departed):
+                self._fail(error)
+        except Departed:
+            raise
+        except BaseException as late:
+            self._fail(late)
+            raise
+        finally:
+            self._participation.close()
+            self._keeper.flush()
+            for number, handler in self._old_handlers.items():
+                signal.signal(number, handler)
+
+    def _finish(self) -> None:
+        if self._training is None or self._replica is None:
+            raise UsageError(
+                "the script ended without training: iterate session.epochs(...) and session.loader(...) inside the with"
+                " block"
+            )
+        progress = self._replica.progress
+        done = progress.finished or progress.position.epoch >= self._total_epochs
+        if not done and self.world_size > 1:
+            raise UsageError(
+                f"the loop ended in epoch {progress.position.epoch} of {self._total_epochs}, but other workers go on; to"
+                " end early on all of them call session.stop()"
+            )
+        self._training.finish()
+        self._link.send(Left(reason="finished", step=self.step, samples=self.samples))
+        if not self._link.close(CLOSE_S):
+            log.warning("the operator could not be told that this worker has finished")
+
+    def _fail(self, error: BaseException) -> None:
+        self._participation.close()
+        if isinstance(error, SystemExit) and error.code in (None, 0):
+            text = "the script called sys.exit before its last epoch ended"
+        else:
+            text = f"{type(error).__name__}: {error}"
+        log.error("the training script failed: %s", text)
+        self._link.send(Failed(error=text[:2000], step=self.step))
+        self._link.close(CLOSE_S)
+
+    # --- the five lines -------------------------------------------------------------------------------------------
+
+    @overload
+    def prepare(self, model: torch.nn.Module, optimizer: Optimizer) -> tuple[torch.nn.Module, ElasticOptimizer]: ...
+
+    @overload
+    def prepare(
+        self, model: torch.nn.Module, optimizer: Optimizer, scheduler: Any
+    ) -> tuple[torch.nn.Module, ElasticOptimizer, ElasticScheduler]: ...
+
+    def prepare(self, model: torch.nn.Module, optimizer: Optimizer, scheduler: Any = None) -> Any:
+        """Take the model and its optimiser (and a learning-rate scheduler) into the session.
+
+        The model is moved to ``session.device`` and is otherwise the same object; the optimiser (and scheduler) that
+        comes back takes the old one's place in the loop.
+        """
+        if self._prepared is not None:
+            raise UsageError("session.prepare was called before; a session trains one model")
+        model.to(self.device)
+        known = {id(parameter) for parameter in model.parameters()}
+        if any(id(p) not in known for group in optimizer.param_groups for p in group["params"]):
+            raise UsageError("the optimizer holds parameters that are not the model's; they would not be averaged")
+        self._prepared = (model, optimizer, scheduler)
+        wrapped = ElasticOptimizer(optimizer, self._gate)
+        return (model, wrapped) if scheduler is None else (model, wrapped, ElasticScheduler(scheduler, self._gate))
+
+    def loader(
+        self,
+        dataset: Any,
+        batch_size: int = 32,
+        *,
+        collate: Callable[[Sequence[Any]], Any] | None = None,
+        threads: int = 0,
+    ) -> ElasticLoader:
+        """Return the iterable of batches.
+
+        Args:
+            dataset: Map-style: ``len(dataset)`` samples, ``dataset[i]``.
+            batch_size: Used only when no operator plans the batches.
+            collate: Makes a batch of a list of samples; torch's ``default_collate`` if absent.
+            threads: Read the samples of a batch with so many threads.
+        """
+        if self._loader is not None:
+            raise UsageError("session.loader was called before; a session trains on one dataset")
+        checked_size(dataset)
+        if batch_size < 1:
+            raise UsageError(f"session.loader: batch_size is {batch_size}; it must be at least 1")
+        self._batch_size = batch_size
+        self._loader = ElasticLoader(self._batches, dataset, collate, threads, self.device)
+        return self._loader
+
+    def epochs(self, count: int) -> Iterator[int]:
+        """Yield the numbers of the epochs that are left, joining the job's group before the first."""
+        if count < 1:
+            raise UsageError(f"session.epochs({count}): at least one epoch is needed")
+        if self._training is not None:
+            raise UsageError("session.epochs was called before; a session has one loop over epochs")
+        self._total_epochs = count
+        training, replica = self._start()
+        training.settle()
+        while not replica.progress.finished and replica.progress.position.epoch < count:
+            epoch = replica.progress.position.epoch
+            replica.overtaken = False
+            training.loop_epoch = epoch
+            yield epoch
+            training.loop_epoch = None
+            if replica.progress.position.epoch == epoch and not replica.progress.finished:
+                self._epoch_left_early(epoch, replica)
+
+    def _epoch_left_early(self, epoch: int, replica: Replica) -> None:
+        if self.world_size > 1 or replica.progress.position.offset == 0:
+            raise UsageError(
+                f"epoch {epoch} was not trained to its end: loop over all of session.loader(...) in each epoch; to end"
+                " the training early call session.stop()"
+            )
+        position = replica.progress.position
+        replica.progress = replace(replica.progress, position=Position(position.seed, epoch + 1, 0))
+
+    def backward(self, loss: Tensor) -> None:
+        """Run the backward pass of ``loss``, the mean over the batch at hand; takes ``loss.backward()``'s place.
+
+        After the last batch of a step, the parameters' ``grad`` are those of the mean over the whole global batch.
+        """
+        self._running().backward(loss)
+
+    # --- beside the loop --------------------------------------------------------------------------------------------
+
+    def report(self, **values: float) -> None:
+        """Report figures of the script, such as ``accuracy=0.97``; rank 0's count, others' are dropped."""
+        numbers = {name: float(value) for name, value in values.items()}
+        for name in [name for name, value in numbers.items() if not math.isfinite(value)]:
+            log.warning("session.report: %s is %s and is left out", name, numbers.pop(name))
+        if len(numbers) > _MAX_METRICS:
+            raise UsageError(f"session.report takes at most {_MAX_METRICS} figures at once, got {len(numbers)}")
+        if numbers and self.is_main:
+            self._link.send(Metrics(step=self.step, samples=self.samples, values=numbers))
+
+    def stop(self) -> None:
+        """End the training early, on all workers, after the next step."""
+        self._participation.finish_early()
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this is the group's rank 0."""
+        return self._participation.rank == 0
+
+    @property
+    def rank(self) -> int:
+        """This worker's place in its present group."""
+        return self._participation.rank
+
+    @property
+    def world_size(self) -> int:
+        """Number of workers in the present group."""
+        membership = self._participation.membership
+        return 1 if membership is None else len(membership.members)
+
+    @property
+    def plan(self) -> Plan | None:
+        """The plan that the group runs under; None before the first group."""
+        return self._participation.plan
+
+    @property
+    def step(self) -> int:
+        """Optimiser steps applied."""
+        return 0 if self._replica is None else self._replica.step
+
+    @property
+    def samples(self) -> int:
+        """Samples applied by all workers together."""
+        return 0 if self._replica is None else self._replica.progress.samples
+
+    @property
+    def loss(self) -> float:
+        """Mean loss over the last step's global batch."""
+        return math.nan if self._training is None else self._training.loss
+
+    # --- inside -----------------------------------------------------------------------------------------------------
+
+    def _batches(self, fetch: Fetch) -> Iterator[Any]:
+        return self._running().batches(fetch)
+
+    def _running(self) -> Training:
+        if self._training is None:
+            raise UsageError("training has not begun: loop over session.epochs(...) first")
+        return self._training
+
+    def _start(self) -> tuple[Training, Replica]:
+        if self._prepared is None or self._loader is None:
+            missing = "session.prepare(model, optimizer)" if self._prepared is None else "session.loader(dataset)"
+            raise UsageError(f"call {missing} before session.epochs(...)")
+        model, optimizer, scheduler = self._prepared
+        size = self._loader.size
+        replica = Replica(model, optimizer, scheduler, Progress(Position(self._environment.seed)), size)
+        training = Training(
+            self._participation,
+            self._link,
+            self._keeper,
+            replica,
+            GradientAverager(model.named_parameters()),
+            EpochOrder(size),
+            clock_of(self.device),
+            self.device,
+            self._pacer,
+        )
+        self._replica, self._training, self._gate.training = replica, training, training
+        if isinstance(self._link, AloneLink):
+            self._link.found(self._batch_size)
+        else:
+            ready = Ready(dataset_size=size, total_samples=size * self._total_epochs)
+            self._link.standing.ready = ready
+            self._link.send(ready)
+        return training, replica
+
+
+def _log_to_stderr(worker_id: str) -> None:
+    """Give a worker process a log, unless its script has set up its own."""
+    if not logging.getLogger().handlers:
+        form = f"%(asctime)s {worker_id} %(levelname)s %(name)s: %(message)s"
+        logging.basicConfig(level=logging.INFO, format=form, stream=sys.stderr)
