@@ -58,7 +58,7 @@ def build(target: str, name: str, say: Say) -> Path:
             with tempfile.TemporaryDirectory() as scratch:
                 _buildah(
                     *("bud", "--isolation=chroot", "--layers", "--pull-never", f"--target={target}", f"--tag={name}"),
-                    *(f"--build-arg=BASE={base_name}", "--build-arg=WORKER_EXTRAS="),
+                    *(f"--build-arg=BASE={base_name}", "--build-arg=WORKER_REQUIREMENTS=requirements/build.txt"),
                     *_pip_settings(Path(scratch)),
                     REPOSITORY,
                 )

@@ -89,7 +89,9 @@ class Network:
                 if sandbox.startswith("cni-") and (self.path.parent / sandbox).exists():
                     with contextlib.suppress(ClusterError):
                         run("ip", "netns", "delete", sandbox)
-            result.unlink(missing_ok=True)
+            container = result.name.removeprefix(f"{self.namespace}-").split("-")[1]
+            for leftover in (result, *_CNI_RESULTS.glob(f"cni-loopback-{container}-*")):
+                leftover.unlink(missing_ok=True)
         run("ip", "netns", "delete", self.namespace)
 
 
