@@ -65,6 +65,8 @@ def _state(record: Record) -> tuple[str, str]:
         return "unfinished", "Not finished"
     if record.success:
         return "succeeded", "Succeeded"
+    if record.reason == "Interrupted":
+        return "unfinished", "Interrupted"
     return "failed", escape(record.reason[:40]) or "Failed"
 
 

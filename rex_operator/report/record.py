@@ -210,7 +210,7 @@ class _Reader:
             "membership": self._take_membership,
             "metrics": self._take_metrics,
             "plan": self._take_plan,
-            "start": self._take_event,
+            "start": self._take_start,
             "step": self._take_step,
         }
 
@@ -310,9 +310,18 @@ class _Reader:
     def _take_plan(self, t: float, line: dict[str, Any]) -> None:
         self.record.plans.add(whole(line.get("version")) or 0)
 
+    def _take_start(self, t: float, line: dict[str, Any]) -> None:
+        devices = line.get("devices")
+        if isinstance(devices, dict):
+            for worker, device in list(devices.items())[:4096]:
+                self.record.devices[text(worker)[:63]] = text(device)[:63]
+        self.record.name = text(line.get("job")) or self.record.name
+        # A run that goes on has an end of its earlier part in its record.
+        self.record.success, self.record.reason, self.record.message = None, "", ""
+        if line.get("resumed") is True:
+            self._keep(self.record.happenings, Happening(t, "resumed", "The run goes on from where it was interrupted"))
+
     def _take_event(self, t: float, line: dict[str, Any]) -> None:
-        self._learn_devices(line.get("devices"))
-        self.record.name = self.record.name or text(line.get("job"))
         said = text(line.get("message") or line.get("text") or line.get("reason"))
         if said:
             self._keep(self.record.happenings, Happening(t, text(line.get("event") or "event")[:32], said))
@@ -321,11 +330,6 @@ class _Reader:
         success = line.get("success")
         self.record.success = success if isinstance(success, bool) else None
         self.record.reason, self.record.message = text(line.get("reason")), text(line.get("message"))
-
-    def _learn_devices(self, value: Any) -> None:
-        if isinstance(value, dict):
-            for worker, device in list(value.items())[:4096]:
-                self.record.devices[text(worker)[:63]] = text(device)[:63]
 
     def _keep(self, rows: list[Any], row: Any) -> None:
         rows.append(row)

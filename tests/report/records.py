@@ -32,7 +32,8 @@ class Run:
         self.t, self.step, self.samples, self.version = 1.2, 0, 0, 0
         self.local: dict[str, int] = {}
         self.devices = {worker: device for worker, (device, _) in DEVICES.items()}
-        self.say("event", event="started", job="digits", message="4 workers on 3 pools", devices=self.devices)
+        self.say("start", job="digits", devices=self.devices, resumed=False)
+        self.say("event", event="started", message="4 workers (a100, a100, v100, t4) started")
 
     def say(self, kind: str, **fields: Any) -> None:
         self.lines.append({"t": round(self.t, 3), "kind": kind, **fields})

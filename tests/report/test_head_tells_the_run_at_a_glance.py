@@ -73,6 +73,14 @@ def test_verdicts_are_counted(tmp_path: Path) -> None:
     [
         ([{"t": 30, "kind": "end", "success": True, "reason": "Finished", "message": ""}], "Succeeded"),
         ([{"t": 30, "kind": "end", "success": False, "reason": "BudgetUsedUp", "message": ""}], "BudgetUsedUp"),
+        ([{"t": 30, "kind": "end", "success": False, "reason": "Interrupted", "message": ""}], "Interrupted"),
+        (
+            [
+                {"t": 30, "kind": "end", "success": False, "reason": "Interrupted", "message": ""},
+                {"t": 30, "kind": "start", "job": "digits", "devices": {}, "resumed": True},
+            ],
+            "Not finished",
+        ),
         ([], "Not finished"),
     ],
 )

@@ -60,8 +60,9 @@ def test_each_plot_has_its_data_and_a_description(page: Page) -> None:
 def test_what_a_run_says_is_text_and_never_markup(tmp_path: Path) -> None:
     lines = plausible()
     hostile = [
-        {"t": 0, "kind": "event", "event": ATTACK, "job": ATTACK, "message": ATTACK, "devices": {"w0": ATTACK}},
         *lines[:-1],
+        {"t": 0, "kind": "start", "job": ATTACK, "devices": {"w0": ATTACK}},
+        {"t": 0, "kind": "event", "event": ATTACK, "message": ATTACK},
         {"t": 99, "kind": "metrics", "samples": 1, "values": {ATTACK: 1.0}},
         {"t": 99, "kind": "decision", "decision": {"kind": ATTACK, "reason": ATTACK}},
         {"t": 99, "kind": "end", "success": False, "reason": ATTACK, "message": ATTACK},
