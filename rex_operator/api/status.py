@@ -9,10 +9,10 @@ thing that the controller ever writes. Numbers that people read in ``kubectl get
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationError, WithJsonSchema
+from pydantic import Field, PlainSerializer, ValidationError, WithJsonSchema
 
 from rex_operator.api.spec import MAX_BATCH, MAX_POOLS, MAX_WORKERS, ApiModel, DnsLabel
 
@@ -25,7 +25,13 @@ MAX_FAILURES = 32
 MAX_DECISIONS = 10
 MAX_UNACKED = 16
 
-Time = Annotated[datetime, WithJsonSchema({"type": "string", "format": "date-time"})]
+Time = Annotated[
+    datetime,
+    PlainSerializer(lambda time: time.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"), return_type=str),
+    WithJsonSchema({"type": "string", "format": "date-time"}),
+]
+"""Written in whole seconds, as all of Kubernetes does."""
+
 Count = Annotated[int, Field(ge=0, le=2**53)]
 Reason = Annotated[str, Field(max_length=128, pattern=r"^([A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?)?$")]
 Message = Annotated[str, Field(max_length=2048)]

@@ -1,0 +1,304 @@
+"""The status of a job, derived anew in each pass from what was observed.
+
+Conditions and phase come from one place, so they cannot contradict each other: the phase is a function of the
+conditions. A condition keeps the time of its last change as long as its status stays the same. Figures are rounded
+here, once, to what a reader can use.
+"""
+
+from __future__ import annotations
+
+import math
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+from rex_operator.api import JobStatus
+from rex_operator.api.status import (
+    MAX_DECISIONS,
+    MAX_UNACKED,
+    Condition,
+    ConditionType,
+    Decision,
+    Phase,
+    PlanStatus,
+    PoolStatus,
+    Progress,
+    WorkerCounts,
+)
+from rex_operator.controller.deadlines import GIVEN_BACK
+from rex_operator.controller.observation import Observation, Outcome
+from rex_operator.jobs import JobView
+from rex_operator.placement import Placement
+from rex_operator.planning import DecisionRecord
+
+_TRAINING = frozenset({"Running", "Finishing"})
+_READY = frozenset({"ready", "running", "stale", "leaving", "finished"})
+Flag = Literal["True", "False", "Unknown"]
+
+
+class _Conditions:
+    """Conditions under construction; each keeps its transition time while its status stays."""
+
+    def __init__(self, seen: Observation) -> None:
+        self._seen = seen
+        self._made = {condition.type: condition for condition in seen.status.conditions}
+
+    def set(self, kind: ConditionType, status: Flag, reason: str, message: str = "") -> None:
+        before = self._made.get(kind)
+        since = before.last_transition_time if before and before.status == status else self._seen.now
+        if kind == "Scheduled" and reason == GIVEN_BACK:
+            since = self._seen.now
+        self._made[kind] = Condition(
+            type=kind,
+            status=status,
+            reason=reason,
+            message=message[:2048],
+            observed_generation=self._seen.generation,
+            last_transition_time=since,
+        )
+
+    def get(self, kind: ConditionType) -> Condition | None:
+        return self._made.get(kind)
+
+    def all(self) -> list[Condition]:
+        return sorted(self._made.values(), key=lambda condition: condition.type)
+
+
+def picture(
+    seen: Observation,
+    placement: Placement | None = None,
+    *,
+    outcome: Outcome | None = None,
+    given_back: str = "",
+) -> JobStatus:
+    """The status that follows from what was seen.
+
+    Args:
+        seen: the job.
+        placement: what placement said; None when it was not asked.
+        outcome: how the job has just ended; None while it runs, and afterwards.
+        given_back: why the job's devices are given back in this pass.
+    """
+    conditions = _Conditions(seen)
+    finished = seen.status.finished
+    if not finished:
+        _observe(conditions, seen, placement, given_back)
+        if outcome is not None:
+            conditions.set("Running", "False", outcome.reason, outcome.message)
+            conditions.set("Succeeded" if outcome.success else "Failed", "True", outcome.reason, outcome.message)
+    phase = seen.status.phase if finished else _phase(conditions, seen)
+    cause = _cause(conditions, phase)
+    live, view = seen.live, seen.view
+    ready = _ready(view)
+    pools = [
+        PoolStatus(
+            name=pool.name,
+            device=pool.device,
+            desired=sum(pod.pool == pool.name for pod in live),
+            ready=sum(pod.pool == pool.name and pod.uid in ready for pod in live),
+        )
+        for pool in seen.spec.pools
+    ]
+    count = sum(pod.uid in ready for pod in live)
+    running = conditions.get("Running")
+    started = seen.status.start_time or (seen.now if running is not None and running.status == "True" else None)
+    return seen.status.model_copy(
+        update={
+            "phase": phase,
+            "reason": cause.reason if cause else "",
+            "message": cause.message if cause else "",
+            "observed_generation": seen.generation,
+            "conditions": conditions.all(),
+            "workers": WorkerCounts(desired=len(live), ready=count, summary=f"{count}/{len(live)}"),
+            "pools": pools,
+            "pools_summary": " ".join(f"{pool.name}:{pool.desired}" for pool in pools if pool.desired),
+            "replicas": len(live),
+            "selector": seen.owner.selector(),
+            "start_time": started,
+            **_training(seen.status, view),
+        }
+    )
+
+
+def _observe(conditions: _Conditions, seen: Observation, placement: Placement | None, given_back: str) -> None:
+    if seen.invalid:
+        conditions.set("Validated", "False", "Invalid", seen.invalid)
+    elif seen.blocked:
+        conditions.set("Validated", "False", "PodsRefused", seen.blocked)
+    else:
+        conditions.set("Validated", "True", "Accepted", "the API server accepts the pods of this job")
+    if given_back:
+        conditions.set("Scheduled", "False", GIVEN_BACK, given_back)
+    elif placement is not None:
+        _scheduled(conditions, seen, placement)
+    training = seen.view is not None and seen.view.phase in _TRAINING
+    if training:
+        conditions.set("Running", "True", "Training", "a group of workers trains")
+    else:
+        conditions.set("Running", "False", *_why_not_running(seen, placement))
+    _plan_applied(conditions, seen.view)
+    if seen.spec.suspend:
+        message = "workers save and leave" if seen.live else "no workers, no devices held"
+        conditions.set("Suspended", "True", "Suspended", message)
+    elif conditions.get("Suspended") is not None:
+        conditions.set("Suspended", "False", "Resumed")
+
+
+def _scheduled(conditions: _Conditions, seen: Observation, placement: Placement) -> None:
+    before = conditions.get("Scheduled")
+    if not placement.feasible:
+        if before is not None and before.reason == GIVEN_BACK and not seen.live:
+            return
+        reason = "NoMatchingNodes" if placement.no_match else "WaitingForRoom"
+        conditions.set("Scheduled", "False", reason, placement.message)
+    elif placement.message:
+        conditions.set("Scheduled", "True", "FewerThanMaximum", placement.message)
+    else:
+        conditions.set("Scheduled", "True", "Placed", "there is room for all workers that were asked for")
+
+
+def _why_not_running(seen: Observation, placement: Placement | None) -> tuple[str, str]:
+    if seen.spec.suspend:
+        return "Suspended", ""
+    if seen.blocked:
+        return "PodsRefused", seen.blocked
+    live = seen.live
+    if not live:
+        if placement is not None and not placement.feasible:
+            return ("NoMatchingNodes" if placement.no_match else "WaitingForRoom"), placement.message
+        return "NoWorkers", "no worker exists yet"
+    stuck = next((pod for pod in live if pod.stuck), None)
+    if stuck is not None:
+        return "WorkersStuck", f"worker {stuck.worker_id}: {stuck.stuck}"
+    if seen.view is not None and seen.view.phase == "Recovering":
+        return "Recovering", "fewer workers than the minimum are left; the others are awaited"
+    return "WaitingForWorkers", f"{sum(pod.uid in seen.connected for pod in live)} of {len(live)} workers connected"
+
+
+def _plan_applied(conditions: _Conditions, view: JobView | None) -> None:
+    if view is None or view.plan is None:
+        return
+    if view.unacked:
+        names = ", ".join(view.unacked[:MAX_UNACKED])
+        text = f"plan {view.plan.version} is not yet run by {names}"
+        conditions.set("PlanApplied", "False", "Pending", text)
+    else:
+        conditions.set("PlanApplied", "True", "Applied", f"all workers run plan {view.plan.version}")
+
+
+def _phase(conditions: _Conditions, seen: Observation) -> Phase:
+    def true(kind: ConditionType) -> bool:
+        condition = conditions.get(kind)
+        return condition is not None and condition.status == "True"
+
+    if true("Succeeded"):
+        return "Succeeded"
+    if true("Failed"):
+        return "Failed"
+    if true("Suspended") and not seen.live:
+        return "Suspended"
+    if true("Running"):
+        return "Running"
+    return "Starting" if seen.live else "Pending"
+
+
+def _cause(conditions: _Conditions, phase: Phase) -> Condition | None:
+    """The condition that explains the phase."""
+    kinds: dict[Phase, ConditionType] = {"Succeeded": "Succeeded", "Failed": "Failed", "Suspended": "Suspended"}
+    return conditions.get(kinds.get(phase, "Running"))
+
+
+def _ready(view: JobView | None) -> set[str]:
+    return {row.incarnation for row in view.workers if row.state in _READY} if view is not None else set()
+
+
+def _training(before: JobStatus, view: JobView | None) -> dict[str, object]:
+    """What the coordinator knows; what was there before stays while it knows nothing yet."""
+    if view is None:
+        return {}
+    news: dict[str, object] = {"generation": max(before.generation, view.generation)}
+    if view.plan is not None:
+        news["plan"] = PlanStatus(
+            version=view.plan.version,
+            generation=view.plan.generation,
+            global_batch=view.plan.global_batch,
+            accumulation=view.plan.accumulation,
+            learning_rate_factor=_figures(view.plan.learning_rate_factor, 6),
+            state="Pending" if view.unacked else "Applied",
+            unacked=list(view.unacked[:MAX_UNACKED]),
+            stale=list(view.stale[:MAX_UNACKED]),
+        )
+    if view.step > 0:
+        news["progress"] = _progress(view)
+    if view.decisions:
+        news["decisions"] = [_decision(record) for record in view.decisions[-MAX_DECISIONS:]]
+    return news
+
+
+def _progress(view: JobView) -> Progress:
+    percent = None if view.progress is None else math.floor(100 * min(1.0, view.progress))
+    eta = None if view.eta_s is None or not math.isfinite(view.eta_s) else max(0, round(view.eta_s))
+    return Progress(
+        step=view.step,
+        samples=view.samples,
+        percent=percent,
+        summary=f"step {view.step}" if percent is None else f"{percent}%",
+        steps_per_second=_figures(view.steps_per_s or 0.0),
+        samples_per_second=_figures(view.samples_per_s or 0.0),
+        goodput=_figures(view.goodput or 0.0),
+        loss=None if view.loss is None or not math.isfinite(view.loss) else _figures(view.loss, 4),
+        eta_seconds=eta,
+        eta="" if eta is None else _duration(eta),
+    )
+
+
+def _decision(record: DecisionRecord) -> Decision:
+    evidence = record.evidence
+    p_value = None if evidence is None else min(evidence.p_better, evidence.p_worse)
+    return Decision(
+        step=record.step,
+        kind=record.kind,
+        batch_from=record.plan_from.global_batch if record.plan_from else None,
+        batch_to=record.plan_to.global_batch if record.plan_to else None,
+        p_value=None if p_value is None else _figures(min(1.0, max(0.0, p_value))),
+        effect=None if evidence is None else _figures(evidence.effect),
+        reason=record.reason,
+    )
+
+
+def _figures(value: float, digits: int = 3) -> float:
+    return float(f"{value:.{digits}g}") if math.isfinite(value) else 0.0
+
+
+def _duration(seconds: int) -> str:
+    hours, rest = divmod(seconds, 3600)
+    minutes, rest = divmod(rest, 60)
+    return f"{hours}h{minutes:02d}m" if hours else f"{minutes}m{rest:02d}s" if minutes else f"{rest}s"
+
+
+def refused(item: dict[str, Any], problem: str, *, running: bool) -> JobStatus:
+    """The status of a job that cannot be read. One that has workers keeps them; one that has none has failed."""
+    status = JobStatus.read(item.get("status"))
+    if status.finished:
+        return status
+    now = datetime.now(UTC)
+    kinds: list[tuple[ConditionType, Flag]] = [("Validated", "False")]
+    if not running:
+        kinds += [("Running", "False"), ("Failed", "True")]
+    made = {condition.type: condition for condition in status.conditions}
+    for kind, flag in kinds:
+        before = made.get(kind)
+        made[kind] = Condition(
+            type=kind,
+            status=flag,
+            reason="Invalid",
+            message=problem[:2048],
+            observed_generation=item["metadata"].get("generation", 0),
+            last_transition_time=before.last_transition_time if before and before.status == flag else now,
+        )
+    update: dict[str, object] = {
+        "conditions": sorted(made.values(), key=lambda condition: condition.type),
+        "observed_generation": item["metadata"].get("generation", 0),
+    }
+    if not running:
+        update |= {"phase": "Failed", "reason": "Invalid", "message": problem[:2048], "completion_time": now}
+    return status.model_copy(update=update)

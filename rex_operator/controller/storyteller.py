@@ -1,0 +1,65 @@
+"""Turns what was decided into events that a person can follow: what happened to the job, and why."""
+
+from __future__ import annotations
+
+from rex_operator.controller.events import Recorder
+from rex_operator.controller.names import Owner
+from rex_operator.controller.observation import Decision, Observation
+from rex_operator.controller.observe import Memory
+from rex_operator.planning import DecisionRecord
+
+_TOLD = frozenset(
+    {"trial-started", "accepted", "rejected", "inconclusive", "converged", "vetoed", "ceiling", "rebalanced"}
+)
+
+
+class Storyteller:
+    """Tells each thing once per pass that brought it; the recorder drops repeats."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+
+    def tell(self, seen: Observation, decision: Decision, memory: Memory) -> None:
+        """Tell what this pass found and decided."""
+        owner, status = seen.owner, decision.status
+        for failure in decision.failures:
+            note = f"worker {failure.worker} (pod {failure.pod}): {failure.message or failure.reason}"
+            self._recorder.tell(owner, "Warning", "WorkerFailed", note)
+        if status.phase != memory.phase and (memory.phase or status.phase != seen.status.phase):
+            bad = status.phase == "Failed"
+            self._recorder.tell(owner, "Warning" if bad else "Normal", status.phase, status.message or status.reason)
+        memory.phase = status.phase
+        scheduled = status.condition("Scheduled")
+        if scheduled is not None and scheduled.status == "False" and not status.finished:
+            self._recorder.tell(owner, "Warning", scheduled.reason, scheduled.message)
+        if seen.blocked:
+            self._recorder.tell(owner, "Warning", "PodsRefused", seen.blocked)
+        for pod in decision.drain:
+            self._recorder.tell(owner, "Normal", "Draining", f"worker {pod.worker_id} leaves the group as planned")
+        self._tell_plans(seen, memory)
+
+    def tell_refusal(self, owner: Owner, problem: str) -> None:
+        """Tell that the job cannot be read."""
+        self._recorder.tell(owner, "Warning", "Invalid", problem)
+
+    def _tell_plans(self, seen: Observation, memory: Memory) -> None:
+        records = seen.view.decisions if seen.view else ()
+        for record in records:
+            if record.time_s > memory.decision_s and record.kind in _TOLD:
+                self._recorder.tell(seen.owner, "Normal", _reason(record), _note(record))
+        memory.decision_s = max([memory.decision_s, *(record.time_s for record in records)])
+
+
+def _reason(record: DecisionRecord) -> str:
+    return "Plan" + "".join(part.capitalize() for part in record.kind.split("-"))
+
+
+def _note(record: DecisionRecord) -> str:
+    evidence = record.evidence
+    if evidence is None:
+        return f"step {record.step}: {record.reason}"
+    p_value = min(evidence.p_better, evidence.p_worse)
+    return (
+        f"step {record.step}: {record.reason} (effect {evidence.effect:+.1%}, p = {p_value:.3g},"
+        f" {evidence.n_reference} against {evidence.n_trial} steps)"
+    )
