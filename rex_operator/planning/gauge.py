@@ -7,12 +7,13 @@ machine.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import numpy as np
 
 from rex_operator.planning.devices import Devices, Sighting
-from rex_operator.planning.statistics import median_error
+from rex_operator.planning.statistics import autocorrelation_time, median_error
 from rex_operator.planning.straggler import RECENT, SpeedChange, find_change
 from rex_operator.planning.types import WorkerInfo
 from rex_operator.planning.windows import Window
@@ -25,6 +26,9 @@ LATEST = 60
 """Steps that the medians are taken over, at most."""
 _TIMER = 1e-4
 """Floor of a median's standard error (of the log): clocks are coarse, and identical values are not certainty."""
+_SAMPLED = 8
+"""Workers whose series tell how dependent neighbouring steps are."""
+_MOST_DEPENDENT = 9.0
 
 
 class Gauge:
@@ -77,10 +81,13 @@ class Gauge:
         compute = np.array([s.compute_s for s in latest])
         times = np.array([s.step_s for s in latest])
         self.step_s = float(np.median(times))
-        self.step_error = max(_TIMER, median_error(np.log(np.maximum(times, 1e-9))))
         self.overhead_s = max(0.0, float(np.median(times - compute.max(axis=1))))
         logs = np.log(np.maximum(compute, 1e-9))
-        errors = [max(_TIMER, median_error(logs[:, i])) for i in range(logs.shape[1])]
+        workers_shown = range(0, logs.shape[1], max(1, logs.shape[1] // _SAMPLED))
+        tau = autocorrelation_time([logs[:, i] for i in workers_shown])
+        dependence = math.sqrt(min(tau, _MOST_DEPENDENT))  # neighbouring steps are alike: fewer than they seem
+        self.step_error = dependence * max(_TIMER, median_error(np.log(np.maximum(times, 1e-9))))
+        errors = [dependence * max(_TIMER, median_error(logs[:, i])) for i in range(logs.shape[1])]
         self.error = float(np.median(errors))
         middles = np.exp(np.median(logs, axis=0)) / accumulation
         sightings = [

@@ -103,6 +103,11 @@ class NoiseEstimator:
             s[name] = keep * s[name] + value
         s["weight_sq"] = keep * keep * s["weight_sq"] + 1.0
 
+    @property
+    def hopeless(self) -> bool:
+        """Whether many steps came by and none could be used: one worker alone, or no gradient norms reported."""
+        return bool(self._state["steps"] == 0 and self._state["skipped"] >= 4 * ENOUGH_STEPS)
+
     def state(self) -> NoiseState:
         """Return what is to be kept."""
         return NoiseState(**self._state)

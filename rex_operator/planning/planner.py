@@ -43,6 +43,9 @@ from rex_operator.planning.view import look_at
 from rex_operator.planning.windows import Window
 from rex_worker.protocol import StepReport
 
+_KEPT_DECISIONS = 32
+_NO_NOISE = "No noise scale can be had (it takes two workers that report gradient norms), so the batch stays."
+
 
 class Planner:
     """Plans the batch and the shares of one job.
@@ -141,6 +144,8 @@ class Planner:
         if window is None or running is None or self._issued != running or known.ingest.stale(now):
             return None
         change = known.gauge.read(window, known.workers, running.accumulation, at)
+        if self._trial is not None and (window.diverged or self._barren(window)):
+            return self._give_up(self._trial, window, at)
         if not known.gauge.learned:
             return None
         if self._trial is not None:
@@ -175,6 +180,8 @@ class Planner:
         self._known.remember(running, at)
         request = self._policy.search(self._scene(at), self._searches + 1)
         if request is None:
+            if self._known.noise.hopeless and self.spec.planner.policy != "even":
+                self._converge(_NO_NOISE, at)
             return None
         if self._trials >= self.spec.planner.search.max_trials:
             self._converge(f"All {self._trials} trials are used; {words.plan(*_key(running))} stays.", at)
@@ -229,9 +236,18 @@ class Planner:
 
     # --- a trial ------------------------------------------------------------------------------------------------------
 
-    def _try_on(self, trial: Trial, window: Window, change: SpeedChange | None, at: float) -> PlanDraft | None:
+    def _barren(self, window: Window) -> bool:
+        """Whether a trial's plan yields no steps that can be compared: an epoch has hardly one full batch of it."""
+        latest, fewest = self._known.latest, self.spec.planner.validation.min_steps
+        return latest is not None and latest.step - window.first >= 10 * fewest and len(window.ripe()) < fewest
+
+    def _give_up(self, trial: Trial, window: Window, at: float) -> PlanDraft:
+        name = words.plan(*_key(trial.plan))
         if window.diverged:
-            return self._roll_back(trial, "vetoed", f"The loss diverged under {words.plan(*_key(trial.plan))}.", at)
+            return self._roll_back(trial, "vetoed", f"The loss diverged under {name}.", at)
+        return self._roll_back(trial, "inconclusive", f"Hardly any step of an epoch is full under {name}.", at)
+
+    def _try_on(self, trial: Trial, window: Window, change: SpeedChange | None, at: float) -> PlanDraft | None:
         if change is not None:
             self._trials -= 1
             reason = words.voided(trial, change, window.workers, self._known.workers)
@@ -365,7 +381,7 @@ class Planner:
         window, trial = self._known.ingest.window, self._trial
         last = self.decisions[-1] if self.decisions else None
         shown = trial.view(len(window.ripe())) if trial and window else None
-        return look_at(self._known, self._issued, shown, self._trials, last, self._now or 0.0)
+        return look_at(self._known, self._issued, shown, self._trials, last, self.converged, self._now or 0.0)
 
     def state(self) -> PlannerState:
         """Return what has been learned, to be kept; a trial that runs is not in it."""
@@ -380,7 +396,7 @@ class Planner:
             devices=known.devices.state(),
             history=known.history.state(),
             pauses=self._cooldown.state(),
-            decisions=tuple(self.decisions),
+            decisions=tuple(self.decisions)[-_KEPT_DECISIONS:],
         )
 
 

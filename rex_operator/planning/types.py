@@ -182,6 +182,9 @@ class PlannerView:
     trial: TrialView | None = None
     trials: int = 0
     """Trials started so far."""
+    converged: bool = False
+    diverged: bool = False
+    """A step of the present plan had a loss that was not finite."""
     last_decision: DecisionRecord | None = None
     set_aside: Mapping[str, int] = field(default_factory=dict)
     """Reports that were not used, by reason."""

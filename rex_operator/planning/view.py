@@ -18,6 +18,7 @@ def look_at(
     trial: TrialView | None,
     trials: int,
     last: DecisionRecord | None,
+    converged: bool,
     now: float,
 ) -> PlannerView:
     """Return the view of a planner whose present plan is ``plan``."""
@@ -50,6 +51,8 @@ def look_at(
         workers=workers,
         trial=trial,
         trials=trials,
+        converged=converged,
+        diverged=window.diverged if window else False,
         last_decision=last,
         set_aside=dict(known.ingest.set_aside),
     )

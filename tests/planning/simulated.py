@@ -23,20 +23,29 @@ POLL_S = 0.5
 
 @dataclass
 class Device:
-    """Seconds per micro-batch of b samples: fixed + each * b."""
+    """Seconds per micro-batch of b samples: fixed + each * b, bent below ``knee`` samples, where the device is idle."""
 
     kind: str
     fixed: float
     each: float
+    knee: float = 0.0
 
     def seconds(self, samples: float) -> float:
-        return self.fixed + self.each * samples
+        beyond = samples - self.knee
+        return self.fixed + self.each * (math.hypot(beyond, self.knee) + beyond) / 2
 
 
 A100 = Device("a100", 0.006, 0.00020)
 V100 = Device("v100", 0.010, 0.00045)
 T4 = Device("t4", 0.018, 0.00110)
 MIX = (A100, A100, V100, T4)
+DEMO = (
+    Device("a100", 0.0055, 0.00030, 24),
+    Device("a100", 0.0055, 0.00030, 24),
+    Device("v100", 0.0065, 0.00058, 12),
+    Device("t4", 0.0090, 0.00145, 4),
+)
+"""Bent curves, as emulated devices have them."""
 
 
 def spec(
@@ -77,6 +86,8 @@ class Job:
     noise: float = 0.02
     correlation: float = 0.0
     overhead_s: float = 0.004
+    epoch: int = 2**40
+    """Samples per epoch; its last step takes what is left."""
     memory: dict[str, int] = field(default_factory=dict)
     """Samples per micro-batch that a kind holds."""
     slow: dict[str, float] = field(default_factory=dict)
@@ -116,8 +127,10 @@ class Job:
 
     def compute_s(self, worker: str, plan: PlanDraft) -> float:
         """The worker's true mean seconds per step under a plan."""
-        micro = plan.local_batches[worker] / plan.accumulation
-        return self.devices[worker].seconds(micro) * plan.accumulation * self.slow.get(worker, 1.0)
+        return self._seconds(worker, plan.local_batches[worker], plan.accumulation)
+
+    def _seconds(self, worker: str, share: int, accumulation: int) -> float:
+        return self.devices[worker].seconds(share / accumulation) * accumulation * self.slow.get(worker, 1.0)
 
     def step_s(self, plan: PlanDraft) -> float:
         return max(self.compute_s(w, plan) for w in self.devices) + self.overhead_s
@@ -143,18 +156,23 @@ class Job:
                 if draft is not None:
                     self._take_up(draft)
                 return
-        compute = {w: self.compute_s(w, plan) * self._noisy(w) for w in self.devices}
+        left = self.epoch - self.samples % self.epoch
+        shares = dict(plan.local_batches)
+        if left < plan.global_batch:
+            shares = {w: max(0, round(share * left / plan.global_batch)) for w, share in shares.items()}
+        total = max(1, sum(shares.values()))
+        compute = {w: self._seconds(w, shares[w], plan.accumulation) * self._noisy(w) for w in self.devices}
         slowest = max(compute.values())
         took = slowest + self.overhead_s * _positive(self.rng.normal(1.0, 0.1))
         self.now += took
         self.step += 1
-        self.samples += plan.global_batch
+        self.samples += min(left, plan.global_batch)
         self.spreads.append(max(compute.values()) / min(compute.values()))
         phi = self.noise_scale(self.samples)
-        whole = 1.0 + phi / plan.global_batch * float(self.rng.chisquare(20)) / 20
+        whole = 1.0 + phi / total * float(self.rng.chisquare(20)) / 20
         for worker, seconds in compute.items():
-            share = plan.local_batches[worker]
-            local = 1.0 + phi / share * float(self.rng.chisquare(20)) / 20
+            share = shares[worker]
+            local = 1.0 + phi / max(share, 1) * float(self.rng.chisquare(20)) / 20
             report = StepReport(
                 step=self.step,
                 plan_version=self.version,
