@@ -1,7 +1,8 @@
 """What runs in the training process.
 
-The operator shares one module with the worker, ``rex_worker.protocol``, and is installed without torch; so this package
-must import nothing of torch until a training script asks for it. Names are therefore resolved on first use (PEP 562).
+The operator shares one module with the worker, ``rex_worker.protocol``, and is installed without torch; so this
+package must import nothing of torch until a training script asks for it. Names are therefore resolved on first use
+(PEP 562).
 """
 
 from __future__ import annotations

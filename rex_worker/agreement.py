@@ -1,9 +1,9 @@
 """How a group changes its plan or its members without asking anybody.
 
-Messages of the operator reach the workers at different moments, and each worker must still run every step under the same
-plan as the others. So each step carries one small vector per worker: what it holds, and whether it wants to go. All
-workers see the same vectors after the step, evaluate the same rules, and so come to the same decision for the next
-boundary, with the operator away as well as with it there.
+Messages of the operator reach the workers at different moments, and each worker must still run every step under the
+same plan as the others. So each step carries one small vector per worker: what it holds, and whether it wants to go.
+All workers see the same vectors after the step, evaluate the same rules, and so come to the same decision for the
+next boundary, with the operator away as well as with it there.
 
 Pure: the exchange itself is ``rex_worker.group``'s.
 """

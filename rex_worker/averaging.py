@@ -5,8 +5,9 @@ micro-batch's mean-loss gradient enters with weight m/B (m its samples, B the st
 micro-batches and workers is the gradient of the mean over the global batch (Cannikin's weighting, arXiv 2402.05302).
 
 Gradients travel in buckets. During the last backward pass of a step a bucket leaves as soon as its gradients are
-complete, while the pass goes on. Buckets always leave in the same order on all workers, whatever order the graph ran in;
-each carries one flag per parameter, so that a parameter which nobody used keeps no gradient, as in a single process.
+complete, while the pass goes on. Buckets always leave in the same order on all workers, whatever order the graph ran
+in; each carries one flag per parameter, so that a parameter which nobody used keeps no gradient, as in a single
+process.
 """
 
 from __future__ import annotations
@@ -63,37 +64,36 @@ class GradientAverager:
         self._frozen = [(name, parameter) for name, parameter in named if not parameter.requires_grad]
         # The graph usually yields the last layers' gradients first.
         self._buckets = _fill_buckets(list(reversed(trained)), bucket_bytes)
-        self._reducer: Reducer | None = None
-        self._armed = False
+        self._armed: Reducer | None = None
         self._launched = 0
         self._works: list[Any] = []
         self._squares: list[Tensor] = []
         for number, bucket in enumerate(self._buckets):
             for place, parameter in enumerate(bucket.parameters):
-                parameter.register_post_accumulate_grad_hook(self._hook(number, place))
+                parameter.register_post_accumulate_grad_hook(self._hook(number, place))  # type: ignore[no-untyped-call]
 
     def _hook(self, number: int, place: int) -> Callable[[Tensor], None]:
         def gradient_is_complete(parameter: Tensor) -> None:
-            if self._armed:
+            if self._armed is not None:
                 self._collect(number, place, parameter.grad)
-                self._launch_complete()
+                self._launch_complete(self._armed)
 
         return gradient_is_complete
 
     def arm(self, reducer: Reducer) -> None:
         """Begin the step's last backward pass: complete buckets leave from now on."""
-        self._reducer, self._armed = reducer, True
+        self._armed = reducer
 
     def launch(self, reducer: Reducer) -> None:
         """Send all buckets that have not left yet, with zeros for what this worker did not use."""
-        self._reducer, self._armed = reducer, False
+        self._armed = None
         for number, bucket in enumerate(self._buckets):
             if number < self._launched:
                 continue
             for place, parameter in enumerate(bucket.parameters):
                 if place not in bucket.ready and parameter.grad is not None:
                     self._collect(number, place, parameter.grad)
-            self._send(number)
+            self._send(number, reducer)
         self._check_frozen()
 
     def has_gradients(self) -> bool:
@@ -141,7 +141,7 @@ class GradientAverager:
     def _forget(self) -> None:
         for bucket in self._buckets:
             bucket.ready.clear()
-        self._armed, self._launched, self._works, self._squares = False, 0, [], []
+        self._armed, self._launched, self._works, self._squares = None, 0, [], []
 
     def _collect(self, number: int, place: int, gradient: Tensor | None) -> None:
         bucket = self._buckets[number]
@@ -149,26 +149,25 @@ class GradientAverager:
             return
         if gradient.layout is not torch.strided:
             raise UsageError(
-                f"parameter {bucket.names[place]!r} has a sparse gradient; REX averages dense ones: build its layer with"
-                " sparse=False"
+                f"parameter {bucket.names[place]!r} has a sparse gradient; REX averages dense ones: build its layer"
+                " with sparse=False"
             )
         if number < self._launched:
             raise UsageError(
-                f"parameter {bucket.names[place]!r} got a gradient after its bucket had left; call session.backward once"
-                " per batch, on the sum of the losses"
+                f"parameter {bucket.names[place]!r} got a gradient after its bucket had left; call session.backward"
+                " once per batch, on the sum of the losses"
             )
         bucket.slices[place].copy_(gradient.detach().reshape(-1))
         bucket.ready.add(place)
 
-    def _launch_complete(self) -> None:
+    def _launch_complete(self, reducer: Reducer) -> None:
         while self._launched < len(self._buckets):
             bucket = self._buckets[self._launched]
             if len(bucket.ready) < len(bucket.parameters):
                 return
-            self._send(self._launched)
+            self._send(self._launched, reducer)
 
-    def _send(self, number: int) -> None:
-        assert self._reducer is not None
+    def _send(self, number: int, reducer: Reducer) -> None:
         bucket = self._buckets[number]
         if len(bucket.ready) == len(bucket.parameters):
             bucket.flags.fill_(1.0)
@@ -179,7 +178,7 @@ class GradientAverager:
                 bucket.flags[place] = float(place in bucket.ready)
         self._squares.append(_square(bucket.flat[: -len(bucket.slices)]))
         self._launched = number + 1
-        self._works.append(self._reducer.all_reduce(bucket.flat))
+        self._works.append(reducer.all_reduce(bucket.flat))
 
     def _check_frozen(self) -> None:
         for name, parameter in self._frozen:
@@ -192,7 +191,8 @@ class GradientAverager:
 
 def _square(values: Tensor) -> Tensor:
     precise = torch.float32 if values.dtype in _LOW_PRECISION else values.dtype
-    return torch.linalg.vector_norm(values, dtype=precise).double().square()
+    norm: Tensor = torch.linalg.vector_norm(values, dtype=precise)
+    return norm.double().square()
 
 
 def _fill_buckets(named: list[tuple[str, torch.nn.Parameter]], bucket_bytes: int) -> list[Bucket]:
@@ -226,4 +226,4 @@ def _lay_out(bucket: Bucket) -> None:
     sizes = [parameter.numel() for parameter in bucket.parameters]
     first = bucket.parameters[0]
     bucket.flat = torch.zeros(sum(sizes) + len(sizes), dtype=first.dtype, device=first.device)
-    *bucket.slices, bucket.flags = bucket.flat.split([*sizes, len(sizes)])
+    *bucket.slices, bucket.flags = torch.split(bucket.flat, [*sizes, len(sizes)])

@@ -1,9 +1,9 @@
 """The worker's end of the channel: its own thread, so that neither a slow nor an absent operator ever delays a step.
 
-The connection is opened by the worker and re-opened for as long as the process lives, with a capped back-off and jitter
-(a thousand workers must not return in one instant). Each connection begins with Hello and whatever of the worker's
-standing the operator may have missed, so a restarted operator learns where everybody is. Telemetry may be thinned
-(``rex_worker.telemetry``), decisions and notices are kept until they are sent.
+The connection is opened by the worker and re-opened for as long as the process lives, with a capped back-off and
+jitter (a thousand workers must not return in one instant). Each connection begins with Hello and whatever of the
+worker's standing the operator may have missed, so a restarted operator learns where everybody is. Telemetry may be
+thinned (``rex_worker.telemetry``), decisions and notices are kept until they are sent.
 """
 
 from __future__ import annotations

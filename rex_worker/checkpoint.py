@@ -1,9 +1,10 @@
 """Checkpoints that are whole or not there.
 
-A worker can be killed, or the disk be full, at any moment of a save. So a checkpoint is written to a folder of its own
-aside, synced, and renamed into place; its manifest lists each file's SHA-256. What does not match is not loaded: the one
-before is taken, with a warning. Old ones are removed only after a newer one is in place, and only folders that this
-module itself could have made. Nothing here is ever unpickled beyond what ``torch.load(weights_only=True)`` allows.
+A worker can be killed, or the disk be full, at any moment of a save. So a checkpoint is written to a folder of its
+own aside, synced, and renamed into place; its manifest lists each file's SHA-256. What does not match is not loaded:
+the one before is taken, with a warning. Old ones are removed only after a newer one is in place, and only folders
+that this module itself could have made. Nothing here is ever unpickled beyond what ``torch.load(weights_only=True)``
+allows.
 
 Layout: ``DIR/step-000000001200/{manifest.json, state.json, tensors.pt}``; the job's last one ends in ``-final``.
 """

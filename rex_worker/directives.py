@@ -1,7 +1,7 @@
 """What the operator last said, shared between the channel's thread and the training thread.
 
-Messages arrive at any moment, repeated or late; training looks at them only at step boundaries. Memberships and plans are
-kept by number, a few of each, because the group may agree on one while a newer one is already arriving.
+Messages arrive at any moment, repeated or late; training looks at them only at step boundaries. Memberships and
+plans are kept by number, a few of each, because the group may agree on one while a newer one is already arriving.
 """
 
 from __future__ import annotations

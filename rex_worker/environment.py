@@ -1,7 +1,8 @@
 """The settings that a worker is started with.
 
-Both shells of the operator hand a worker its place in the job through environment variables. They are read once, checked
-together, and refused in one sentence each; without ``REX_CHANNEL_URL`` there is no operator, and the script trains alone.
+Both shells of the operator hand a worker its place in the job through environment variables. They are read once,
+checked together, and refused in one sentence each; without ``REX_CHANNEL_URL`` there is no operator, and the script
+trains alone.
 """
 
 from __future__ import annotations

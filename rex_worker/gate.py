@@ -1,7 +1,7 @@
 """What the optimiser and the scheduler must know of the loop, and how they know it before there is one.
 
-``session.prepare`` comes before the training exists, as a script creates its optimiser first. So the wrappers ask a gate
-that answers for an idle session until the training takes its place.
+``session.prepare`` comes before the training exists, as a script creates its optimiser first. So the wrappers ask a
+gate that answers for an idle session until the training takes its place.
 """
 
 from __future__ import annotations

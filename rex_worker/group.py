@@ -1,9 +1,9 @@
 """The communication of one generation: a process group that may die at any moment without taking the process along.
 
-torch's own answer to a lost peer is an error after a time-out, and its own answer to an error is to end the process. Here
-each wait is taken in slices, so that a worker notices when the operator has already named the next generation (a frozen
-peer never sends an error), and a group that failed is put aside at once: its destruction, which may block until the
-time-out of what is still in flight, happens in a thread that nobody waits for.
+torch's own answer to a lost peer is an error after a time-out, and its own answer to an error is to end the process.
+Here each wait is taken in slices, so that a worker notices when the operator has already named the next generation
+(a frozen peer never sends an error), and a group that failed is put aside at once: its destruction, which may block
+until the time-out of what is still in flight, happens in a thread that nobody waits for.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from datetime import timedelta
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import Store
 
 from rex_worker.errors import GroupLost
 
@@ -37,7 +38,7 @@ class Group:
         rank: int,
         size: int,
         device: torch.device,
-        store: dist.Store | None,
+        store: Store | None,
         timeout_s: float,
         superseded: Superseded,
     ) -> None:
@@ -124,8 +125,8 @@ class Group:
     def gate(self, name: str) -> None:
         """Meet all others, however long one of them is busy elsewhere (an evaluation, a checkpoint).
 
-        Goes through the store, not through a collective: a busy worker is no lost one. A worker that is gone is known by
-        its store's connection or by the next generation's membership.
+        Goes through the store, not through a collective: a busy worker is no lost one. A worker that is gone is known
+        by its store's connection or by the next generation's membership.
         """
         if self._store is None:
             return
@@ -156,7 +157,7 @@ class Group:
         return True
 
     def farewell(self, timeout_s: float) -> None:
-        """Keep rank 0's store open until all others have left it, at most ``timeout_s`` seconds; others just say bye."""
+        """Part for good: rank 0 keeps its store open until all others have left, at most ``timeout_s`` seconds."""
         if self._store is None:
             return
         with _losing():

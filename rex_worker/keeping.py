@@ -1,7 +1,7 @@
 """When checkpoints are taken, and by whom: rank 0, at step boundaries, mostly in the background.
 
-A periodic checkpoint is copied to host memory at the boundary and written by a thread while training goes on; a new one
-waits for the last. The final one, and the one before an ordered stop, are written before anybody goes on.
+A periodic checkpoint is copied to host memory at the boundary and written by a thread while training goes on; a new
+one waits for the last. The final one, and the one before an ordered stop, are written before anybody goes on.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Keeper:
             self._write_or_warn(self._folder, taken, generation)
 
     def keep_final(self, replica: Replica, generation: int) -> None:
-        """Commit the training's result. Raises ``OSError`` when it cannot be written: then the job has not succeeded."""
+        """Commit the training's result. Raises ``OSError`` when that fails: then the job has not succeeded."""
         self.flush()
         if self._folder is None:
             return

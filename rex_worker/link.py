@@ -1,7 +1,7 @@
 """Who the worker takes its orders from: the operator, or itself when it trains alone.
 
-A script must run the same under ``python train.py`` as in a job. So without a channel the session is a job of one worker
-that writes its own membership and plan, and everything behind this seam is one code path.
+A script must run the same under ``python train.py`` as in a job. So without a channel the session is a job of one
+worker that writes its own membership and plan, and everything behind this seam is one code path.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Batches of the plan's size, for as long as the epoch lasts.
 
-Iterating it looks like torch's ``DataLoader``. What comes out are micro-batches: the plan decides how many samples, the
-sampler which ones, and both may change at each step. So nothing is fetched beyond the step at hand; within it samples can
-be fetched by several threads (``threads``), which suits datasets that read files.
+Iterating it looks like torch's ``DataLoader``. What comes out are micro-batches: the plan decides how many samples,
+the sampler which ones, and both may change at each step. So nothing is fetched beyond the step at hand; within it
+samples can be fetched by several threads (``threads``), which suits datasets that read files.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ def checked_size(dataset: Any) -> int:
     """Number of samples. Raises ``UsageError`` for what cannot be sampled by index."""
     if isinstance(dataset, IterableDataset) or not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
         raise UsageError(
-            f"session.loader needs a map-style dataset (with __len__ and __getitem__), not {type(dataset).__name__}: REX"
-            " gives each worker samples by their index; give it the dataset, not a DataLoader or a stream"
+            f"session.loader needs a map-style dataset (with __len__ and __getitem__), not {type(dataset).__name__}:"
+            " REX gives each worker samples by their index; give it the dataset, not a DataLoader or a stream"
         )
     size = len(dataset)
     if size < 1:

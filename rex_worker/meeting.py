@@ -1,9 +1,9 @@
 """How the workers of a new generation find each other.
 
-Every worker keeps a key-value store open for its whole life; the generation's rank 0 lends its own, under a prefix that
-no other generation uses. Members arrive when they can: one is still in an evaluation, another is a newcomer. So they meet
-in the store first, with nothing but patience, and build the process group only when all are there; then a short
-time-out of the collectives is enough, and a meeting that the operator has called off is simply left.
+Every worker keeps a key-value store open for its whole life; the generation's rank 0 lends its own, under a prefix
+that no other generation uses. Members arrive when they can: one is still in an evaluation, another is a newcomer. So
+they meet in the store first, with nothing but patience, and build the process group only when all are there; then a
+short time-out of the collectives is enough, and a meeting that the operator has called off is simply left.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 
 from rex_worker.errors import ConfigurationError, GroupLost
 from rex_worker.group import Group, Superseded
@@ -43,7 +44,7 @@ class Meeting:
             # Else gloo takes the interface of the host's own name, which may be loopback or another network.
             os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
             os.environ.setdefault("NCCL_SOCKET_IFNAME", name)
-        self._own = dist.TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
+        self._own = TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
         self.port = self._own.port
 
     def join(self, membership: Membership, rank: int, superseded: Superseded) -> Group:
@@ -56,7 +57,7 @@ class Meeting:
         if size == 1:
             return self._group(membership, rank, None, superseded)
         deadline = time.monotonic() + MEETING_TIMEOUT_S
-        store = dist.PrefixStore(f"g{membership.generation}", self._reach(membership, rank, superseded, deadline))
+        store = PrefixStore(f"g{membership.generation}", self._reach(membership, rank, superseded, deadline))
         try:
             if store.add("arrived", 1) == size:
                 store.set("all-here", "1")
@@ -69,7 +70,7 @@ class Meeting:
             raise GroupLost(f"rank 0 was lost while the group met: {str(error)[:200]}") from error
         return self._group(membership, rank, store, superseded)
 
-    def _group(self, membership: Membership, rank: int, store: dist.Store | None, superseded: Superseded) -> Group:
+    def _group(self, membership: Membership, rank: int, store: Store | None, superseded: Superseded) -> Group:
         return Group(
             membership.generation,
             rank,
@@ -80,13 +81,13 @@ class Meeting:
             superseded,
         )
 
-    def _reach(self, membership: Membership, rank: int, superseded: Superseded, deadline: float) -> dist.Store:
+    def _reach(self, membership: Membership, rank: int, superseded: Superseded, deadline: float) -> Store:
         if rank == 0:
             return self._own
         host = membership.members[0]
         while True:
             try:
-                return dist.TCPStore(
+                return TCPStore(
                     host.address,
                     host.store_port,
                     is_master=False,

@@ -1,9 +1,10 @@
 """The optimiser as the script sees it: one call per batch, one update per step.
 
 The plan may cut a step into several micro-batches, a step may be void because a peer was lost, and the learning rate
-follows the global batch. None of that shows in the training loop: ``zero_grad`` and ``step`` do nothing in the middle of
-a step, and each update runs at base rate x plan factor, set for the update and taken back after it. What a scheduler or
-the script finds in ``param_groups`` is always the base rate, so repeated plan changes and resumes cannot compound.
+follows the global batch. None of that shows in the training loop: ``zero_grad`` and ``step`` do nothing in the
+middle of a step, and each update runs at base rate x plan factor, set for the update and taken back after it. What a
+scheduler or the script finds in ``param_groups`` is always the base rate, so repeated plan changes and resumes
+cannot compound.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The messages of the worker channel.
 
 The operator and a worker may be of different builds, one of them may be restarted at any moment, and anything that
-reaches the operator may be hostile. So every message is a small closed pydantic model in JSON: bounded in each string,
-list and number, without NaN or infinity, and stamped with the generation, plan version and step that it speaks of, so
-that a repeat, a delay or another life changes nothing.
+reaches the operator may be hostile. So every message is a small closed pydantic model in JSON: bounded in each
+string, list and number, without NaN or infinity, and stamped with the generation, plan version and step that it
+speaks of, so that a repeat, a delay or another life changes nothing.
 
 This module imports neither torch nor the operator; it is the only one that both sides share.
 """

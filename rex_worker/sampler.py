@@ -1,9 +1,10 @@
 """Which worker trains on which samples, so that each sample counts exactly once however the group changes.
 
-The usual per-rank samplers remember how far each rank came; after a resize that is worthless, and samples are lost or
-seen twice. Here the whole state of the data is a ``Position``: (seed, epoch, offset). A step takes the next ``global
-batch`` entries of the epoch's permutation, and the plan decides who takes which part of them. Nothing else is remembered,
-so a step that was not applied is simply taken again, by whoever is there then, and a checkpoint serves any world size.
+The usual per-rank samplers remember how far each rank came; after a resize that is worthless, and samples are lost
+or seen twice. Here the whole state of the data is a ``Position``: (seed, epoch, offset). A step takes the next
+``global batch`` entries of the epoch's permutation, and the plan decides who takes which part of them. Nothing else
+is remembered, so a step that was not applied is simply taken again, by whoever is there then, and a checkpoint
+serves any world size.
 
 Pure: neither torch nor any I/O.
 """
@@ -60,7 +61,7 @@ def split_in_proportion(total: int, shares: Sequence[int]) -> list[int]:
 def micro_batches(indices: Indices, accumulation: int, ceiling: int | None = None) -> list[Indices]:
     """Cut a worker's samples of one step into passes of nearly equal size.
 
-    There are ``accumulation`` passes: fewer when there are fewer samples, more when one would exceed ``ceiling`` samples.
+    There are ``accumulation`` passes: fewer when there are fewer samples, more when one would exceed ``ceiling``.
     """
     passes = max(1, min(accumulation, len(indices)))
     if ceiling is not None:

@@ -26,7 +26,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from types import FrameType, TracebackType
-from typing import Any, Self, overload
+from typing import Any, Self, TypeVar, overload
 
 import torch
 from torch import Tensor
@@ -54,6 +54,10 @@ from rex_worker.training import Training
 log = logging.getLogger("rex")
 
 _MAX_METRICS = 16
+
+ModelT = TypeVar("ModelT", bound=torch.nn.Module)
+OptimizerT = TypeVar("OptimizerT", bound=Optimizer)
+SchedulerT = TypeVar("SchedulerT")
 
 
 def init() -> Session:
@@ -142,8 +146,8 @@ class Session:
         done = progress.finished or progress.position.epoch >= self._total_epochs
         if not done and self.world_size > 1:
             raise UsageError(
-                f"the loop ended in epoch {progress.position.epoch} of {self._total_epochs}, but other workers go on; to"
-                " end early on all of them call session.stop()"
+                f"the loop ended in epoch {progress.position.epoch} of {self._total_epochs}, but other workers go on;"
+                " to end early on all of them call session.stop()"
             )
         self._training.finish()
         self._link.send(Left(reason="finished", step=self.step, samples=self.samples))
@@ -163,18 +167,18 @@ class Session:
     # --- the five lines -------------------------------------------------------------------------------------------
 
     @overload
-    def prepare(self, model: torch.nn.Module, optimizer: Optimizer) -> tuple[torch.nn.Module, ElasticOptimizer]: ...
+    def prepare(self, model: ModelT, optimizer: OptimizerT) -> tuple[ModelT, OptimizerT]: ...
 
     @overload
     def prepare(
-        self, model: torch.nn.Module, optimizer: Optimizer, scheduler: Any
-    ) -> tuple[torch.nn.Module, ElasticOptimizer, ElasticScheduler]: ...
+        self, model: ModelT, optimizer: OptimizerT, scheduler: SchedulerT
+    ) -> tuple[ModelT, OptimizerT, SchedulerT]: ...
 
     def prepare(self, model: torch.nn.Module, optimizer: Optimizer, scheduler: Any = None) -> Any:
         """Take the model and its optimiser (and a learning-rate scheduler) into the session.
 
         The model is moved to ``session.device`` and is otherwise the same object; the optimiser (and scheduler) that
-        comes back takes the old one's place in the loop.
+        comes back stands for the old one in the loop, with its methods, state and groups.
         """
         if self._prepared is not None:
             raise UsageError("session.prepare was called before; a session trains one model")
@@ -264,23 +268,25 @@ class Session:
     @property
     def is_main(self) -> bool:
         """Whether this is the group's rank 0."""
-        return self._participation.rank == 0
+        return self.rank == 0
 
     @property
     def rank(self) -> int:
-        """This worker's place in its present group."""
-        return self._participation.rank
+        """This worker's place in its present group, or in the last one."""
+        term = self._participation.last
+        return 0 if term is None else term.group.rank
 
     @property
     def world_size(self) -> int:
-        """Number of workers in the present group."""
-        membership = self._participation.membership
-        return 1 if membership is None else len(membership.members)
+        """Number of workers in the present group, or in the last one."""
+        term = self._participation.last
+        return 1 if term is None else term.group.size
 
     @property
     def plan(self) -> Plan | None:
         """The plan that the group runs under; None before the first group."""
-        return self._participation.plan
+        term = self._participation.last
+        return None if term is None else term.plan
 
     @property
     def step(self) -> int:

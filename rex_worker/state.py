@@ -1,8 +1,8 @@
 """Training state as plain tensors and one JSON text, for the wire and for the disk.
 
-State dictionaries of torch nest tensors in dictionaries, lists and numbers. Pickle would carry them, and run whatever a
-stranger put there. ``pack`` takes the tensors out and writes the rest as JSON, in which only what JSON has (and tuples,
-and keys that are numbers) can occur; ``unpack`` puts both together again.
+State dictionaries of torch nest tensors in dictionaries, lists and numbers. Pickle would carry them, and run
+whatever a stranger put there. ``pack`` takes the tensors out and writes the rest as JSON, in which only what JSON
+has (and tuples, and keys that are numbers) can occur; ``unpack`` puts both together again.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ def _pack(value: Any, tensors: list[Tensor], path: str, depth: int) -> Any:
     if isinstance(value, dict):
         return _pack_dict(value, tensors, path, depth)
     raise UsageError(
-        f"{path}: a {type(value).__module__}.{type(value).__qualname__} cannot be kept; state may hold tensors, numbers,"
-        " strings, None, lists, tuples and dictionaries"
+        f"{path}: a {type(value).__module__}.{type(value).__qualname__} cannot be kept; state may hold tensors,"
+        " numbers, strings, None, lists, tuples and dictionaries"
     )
 
 

@@ -1,9 +1,10 @@
 """One state for all members of a new generation.
 
-When a group forms, some members stand at the same step, one may be a step ahead (it still finished the step in which a
-peer died), some are new. The most advanced member's state counts; ties go to the lowest rank. If nobody has any, rank 0
-looks for a checkpoint, and only a job that never committed one may start afresh. States are compared by an exact
-fingerprint, so that a planned shrink moves no bytes and a silent difference between workers is healed, not trained on.
+When a group forms, some members stand at the same step, one may be a step ahead (it still finished the step in which
+a peer died), some are new. The most advanced member's state counts; ties go to the lowest rank. If nobody has any,
+rank 0 looks for a checkpoint, and only a job that never committed one may start afresh. States are compared by an
+exact fingerprint, so that a planned shrink moves no bytes and a silent difference between workers is healed, not
+trained on.
 """
 
 from __future__ import annotations
@@ -185,5 +186,5 @@ def _broadcast_chunk(group: Group, chunk: list[Tensor], source: int) -> None:
     group.broadcast(flat.view(torch.uint8), source)
     if group.rank != source:
         sizes = [part.numel() for part in chunk]
-        for part, values in zip(chunk, flat.split(sizes), strict=True):
+        for part, values in zip(chunk, torch.split(flat, sizes), strict=True):
             part.copy_(values.view_as(part))

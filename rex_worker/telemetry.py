@@ -1,7 +1,7 @@
 """Step reports on their way to the operator: never in training's way, never more than a bounded queue of them.
 
-While the operator is away reports pile up. What it needs then is the trend, not each step, so a full queue is thinned to
-every second report and the rest is counted; the count travels with the next message.
+While the operator is away reports pile up. What it needs then is the trend, not each step, so a full queue is
+thinned to every second report and the rest is counted; the count travels with the next message.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class TelemetryQueue:
             if not self._queue:
                 return None
             generation = self._queue[0][0]
-            reports = []
+            reports: list[StepReport] = []
             while self._queue and self._queue[0][0] == generation and len(reports) < BATCH:
                 reports.append(self._queue.popleft()[1])
             dropped, self._dropped = self._dropped, 0

@@ -1,7 +1,8 @@
 """Where a step's time went: data, own computation, waiting for the others.
 
-The planner's curves need the time that this device computes, free of any waiting. On the CPU the wall clock tells it. A
-GPU runs behind the program, so there marks are CUDA events in its stream, read once the step's results were needed anyway.
+The planner's curves need the time that this device computes, free of any waiting. On the CPU the wall clock tells
+it. A GPU runs behind the program, so there marks are CUDA events in its stream, read once the step's results were
+needed anyway.
 """
 
 from __future__ import annotations
@@ -39,14 +40,14 @@ class CudaClock:
 
     def mark(self) -> torch.cuda.Event:
         """Record an event in the current stream."""
-        event = torch.cuda.Event(enable_timing=True)
+        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
         event.record()
         return event
 
     def between(self, start: torch.cuda.Event, end: torch.cuda.Event) -> float:
         """Seconds between two events; waits for ``end``."""
         end.synchronize()
-        return max(0.0, start.elapsed_time(end) / 1e3)
+        return max(0.0, float(start.elapsed_time(end)) / 1e3)
 
 
 def clock_of(device: torch.device) -> Clock:

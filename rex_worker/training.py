@@ -1,9 +1,9 @@
 """The training loop's engine: from one agreed step to the next.
 
-A script's loop asks for a batch, computes a loss, and updates. Between those calls this module decides which samples the
-batch holds, weighs the loss, averages gradients while the backward pass runs, exchanges votes, and acts on what the group
-agreed at the next boundary, which is where the loader is asked for the first batch of a step. A step is either applied
-by the optimiser or void; a void one leaves parameters and data position untouched and is taken again.
+A script's loop asks for a batch, computes a loss, and updates. Between those calls this module decides which samples
+the batch holds, weighs the loss, averages gradients while the backward pass runs, exchanges votes, and acts on what
+the group agreed at the next boundary, which is where the loader is asked for the first batch of a step. A step is
+either applied by the optimiser or void; a void one leaves parameters and data position untouched and is taken again.
 """
 
 from __future__ import annotations
@@ -11,51 +11,31 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from typing import Any, Literal
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from rex_worker.agreement import Decision, Vote, Wish, decide
 from rex_worker.averaging import GradientAverager
-from rex_worker.devices.hardware import release_memory
-from rex_worker.devices.pacing import Pacer
+from rex_worker.devices import Pacer, release_memory
 from rex_worker.errors import GroupLost, UsageError
 from rex_worker.keeping import Keeper
 from rex_worker.link import Link
 from rex_worker.loader import Fetch
-from rex_worker.participation import Participation
-from rex_worker.protocol import Mark, OutOfMemory, StepReport
+from rex_worker.participation import Participation, Term
+from rex_worker.protocol import Mark, OutOfMemory
 from rex_worker.replica import Replica
-from rex_worker.sampler import EpochOrder, Indices, micro_batches
+from rex_worker.sampler import EpochOrder, micro_batches
+from rex_worker.step import Step
 from rex_worker.timing import Clock, StepTimes
 
 _DUMMY_SAMPLES = 2
 """A worker without a share in a step computes on this many samples, with weight 0 (one alone upsets batch norm)."""
-
-
-@dataclass
-class Step:
-    """One optimiser step in flight, as this worker runs it."""
-
-    passes: list[Indices]
-    share: int
-    """This worker's samples; 0: its only pass counts for nothing."""
-    total: int
-    """The group's samples."""
-    times: StepTimes
-    marks: list[Mark]
-    handed_out: int = 0
-    backwards: int = 0
-    fate: Literal["open", "reduced", "applied", "void"] = "open"
-    loss: float = 0.0
-    local_sq: float | None = None
-    global_sq: float | None = None
-
-    def weight(self, samples: int) -> float:
-        """What a micro-batch's mean loss counts in the mean over the global batch."""
-        return samples / self.total if self.share else 0.0
+_FAREWELL_S = 5.0
+_LOW_PRECISION = (torch.float16, torch.bfloat16)
 
 
 class Training:
@@ -92,7 +72,7 @@ class Training:
         self.loss = math.nan
         """Mean loss over the last applied step's global batch."""
 
-    # --- the loop -----------------------------------------------------------------------------------------------
+    # --- between steps ----------------------------------------------------------------------------------------------
 
     def batches(self, fetch: Fetch) -> Iterator[Any]:
         """Yield this worker's micro-batches until the epoch of the script's loop ends."""
@@ -109,48 +89,43 @@ class Training:
                     step.handed_out += 1
                     step.times.pass_begins()
                     yield batch
-                    self._check_used(step)
+                    _check_used(step)
         finally:
             self._step = None
 
     def _next_step(self, epoch: int) -> Step | None:
         """Settle what was agreed, and lay out the next step; None when ``epoch`` is over."""
         while True:
-            self.settle()
+            term = self.settle()
             progress = self._replica.progress
             if progress.finished or progress.position.epoch != epoch:
                 return None
-            group = self._participation.group
-            assert group is not None
-            if progress.position.offset == 0:
-                try:
-                    group.gate(f"epoch-{epoch}")
-                except GroupLost as error:
-                    self._participation.lose(error, progress.step)
-                    continue
-            return self._lay_out()
+            if progress.position.offset > 0:
+                return self._lay_out(term)
+            try:
+                term.group.gate(f"epoch-{epoch}")
+                return self._lay_out(term)
+            except GroupLost as error:
+                self._participation.lose(error, progress.step)
 
-    def _lay_out(self) -> Step:
-        participation, progress = self._participation, self._replica.progress
-        plan = participation.plan
-        assert plan is not None
-        parts = self._order.step(progress.position, participation.local_batches())
-        mine = parts[participation.rank]
+    def _lay_out(self, term: Term) -> Step:
+        progress = self._replica.progress
+        parts = self._order.step(progress.position, term.local_batches())
+        mine = parts[term.group.rank]
         share, total = len(mine), sum(len(part) for part in parts)
-        if share == 0:
-            mine = parts[0][:1].repeat(_DUMMY_SAMPLES)
-        participation.acknowledge(progress.step + 1)
+        if share:
+            passes = micro_batches(mine, term.plan.accumulation, self._micro_ceiling)
+        else:
+            passes = [parts[0][:1].repeat(_DUMMY_SAMPLES)]
+        self._participation.acknowledge(term.plan, progress.step + 1)
         self._averager.reset()
-        passes = micro_batches(mine, plan.accumulation, self._micro_ceiling) if share else [mine]
-        return Step(passes, share, total, StepTimes(self._clock), self._marks())
+        return Step(passes, share, total, StepTimes(self._clock), self._marks(term))
 
-    def _marks(self) -> list[Mark]:
-        plan = self._participation.plan
-        assert plan is not None
+    def _marks(self, term: Term) -> list[Mark]:
         marks: list[Mark] = []
         if self._participation.entered:
             marks.append("first")
-        key = (plan.generation, plan.version)
+        key = (term.plan.generation, term.plan.version)
         if key != self._last_plan:
             marks.append("after-change")
         if self._keeper.just_saved():
@@ -160,22 +135,21 @@ class Training:
         self._participation.entered, self._last_plan = False, key
         return marks
 
-    def _check_used(self, step: Step) -> None:
-        if step.backwards < step.handed_out:
-            raise UsageError("a batch was not used: call session.backward(loss) for every batch that the loader yields")
-        if step.fate == "reduced":
-            raise UsageError("optimizer.step() was not called after session.backward(loss); call it for every batch")
-
-    def settle(self) -> None:
-        """At a boundary: do what the group agreed on, and be in a group afterwards."""
+    def settle(self) -> Term:
+        """At a boundary: do what the group agreed on; returns the group and plan to go on with."""
         decision, self._decision = self._decision, Decision()
-        participation, replica = self._participation, self._replica
-        if participation.group is not None:
-            self._keeper.keep_if_due(replica, participation.generation, main=participation.rank == 0)
+        participation, replica, keeper = self._participation, self._replica, self._keeper
+        term = participation.term
+        if term is not None:
+            generation, main = term.group.generation, term.group.rank == 0
+            keeper.keep_if_due(replica, generation, main=main)
             if decision.stop:
-                self._end_by_order()
+                stop = self._link.directives.stop
+                if stop is None or stop.checkpoint:
+                    keeper.keep_now(replica, generation, main=main)
+                participation.depart("stopped", replica)
             if decision.disband:
-                self._keeper.keep_now(replica, participation.generation, main=participation.rank == 0)
+                keeper.keep_now(replica, generation, main=main)
                 participation.depart_together(replica)
             if decision.finish:
                 replica.progress = replace(replica.progress, finished=True)
@@ -184,65 +158,50 @@ class Training:
             elif decision.plan_version is not None:
                 participation.adopt_plan(decision.plan_version)
             participation.leave_if_overdue(replica)
-        participation.enter_any(replica, self._load)
+        term = participation.enter_any(replica, self._load)
         self._link.standing.step = replica.step
-
-    def _end_by_order(self) -> None:
-        stop = self._link.directives.stop
-        if stop is None or stop.checkpoint:
-            main = self._participation.rank == 0
-            self._keeper.keep_now(self._replica, self._participation.generation, main=main)
-        self._participation.depart("stopped", self._replica)
+        return term
 
     def _load(self) -> bool:
         return self._keeper.load(self._replica)
 
     def finish(self) -> None:
-        """End together: all members have all steps, rank 0's final checkpoint is committed, nobody waits for anybody."""
+        """End together: when all members have all steps and rank 0 has committed the final checkpoint."""
         while True:
-            self.settle()
-            group = self._participation.group
-            assert group is not None
+            group = self.settle().group
             try:
                 group.gate("finish")
                 if group.rank == 0:
                     self._keeper.keep_final(self._replica, group.generation)
                     group.announce("final")
-                    break
                 group.await_key("final")
                 break
             except GroupLost as error:
                 self._participation.lose(error, self._replica.step)
-        try:
-            group.farewell(5.0)
-        except GroupLost:
-            pass  # all is kept; whoever is gone needs nothing of this worker any more
+        with suppress(GroupLost):  # all is kept: whoever is gone needs nothing of this worker any more
+            group.farewell(_FAREWELL_S)
         self._participation.close()
 
-    # --- one micro-batch ----------------------------------------------------------------------------------------
+    # --- one micro-batch --------------------------------------------------------------------------------------------
 
     def backward(self, loss: Tensor) -> None:
         """Run the backward pass of one micro-batch, weighted; with the last one of a step, the group's exchange."""
-        step = self._checked_step(loss)
-        indices = step.passes[step.backwards]
-        weight = step.weight(len(indices))
+        step, term = self._checked_step(loss), self._participation.present
+        samples = len(step.passes[step.backwards])
         step.backwards += 1
         final = step.backwards == len(step.passes)
-        participation = self._participation
-        group = participation.group
-        assert group is not None
         try:
             if final and self._pacer is None:
-                self._averager.arm(group)
-            no_memory = self._compute(loss, weight, len(indices), step)
+                self._averager.arm(term.group)
+            no_memory = self._compute(loss, samples, step)
             step.times.pass_ends()
             if no_memory is not None:
-                self._out_of_memory(no_memory, len(indices))
+                self._shrink_passes(term, samples, no_memory)
             if final or no_memory is not None:
-                self._exchange(step, void=no_memory is not None)
+                self._exchange(term, step, unfit=no_memory is not None)
         except GroupLost as error:
             self._void(step)
-            participation.lose(error, self._replica.step)
+            self._participation.lose(error, self._replica.step)
 
     def _checked_step(self, loss: Tensor) -> Step:
         step = self._step
@@ -252,25 +211,24 @@ class Training:
             raise UsageError("session.backward was called twice for one batch; call it once, on the sum of the losses")
         if loss.numel() != 1 or not loss.requires_grad:
             raise UsageError(
-                f"session.backward needs the mean loss of the batch, one number with a gradient; got shape"
+                "session.backward needs the mean loss of the batch, one number with a gradient; got shape"
                 f" {tuple(loss.shape)}, requires_grad={loss.requires_grad}"
             )
         if step.backwards and step.share and not self._averager.has_gradients():
             raise UsageError(
-                "the gradients of the step's earlier batches are gone; clear them with the prepared optimizer's zero_grad()"
-                " only, which knows when a step begins"
+                "the gradients of the step's earlier batches are gone; clear them with the prepared optimizer's"
+                " zero_grad() only, which knows when a step begins"
             )
         return step
 
-    def _compute(self, loss: Tensor, weight: float, samples: int, step: Step) -> str | None:
+    def _compute(self, loss: Tensor, samples: int, step: Step) -> str | None:
         """Backward, paced; returns torch's message when memory did not suffice."""
-        begun = step.times.begun
+        weight = step.weight(samples)
         try:
             if self._pacer is not None:
                 self._pacer.check_memory(samples)
             if weight > 0:
-                if loss.dtype in (torch.float16, torch.bfloat16):
-                    loss = loss.float()
+                loss = loss.float() if loss.dtype in _LOW_PRECISION else loss
                 torch.autograd.backward(loss, torch.full_like(loss, weight))
                 step.loss += weight * float(loss.detach())
         except torch.OutOfMemoryError as error:
@@ -278,41 +236,33 @@ class Training:
                 raise
             return str(error)[:500]
         if self._pacer is not None:
-            self._pacer.pace(samples, begun)
+            self._pacer.pace(samples, step.times.begun)
         return None
 
-    def _out_of_memory(self, message: str, samples: int) -> None:
-        """Say so, and from now on run the same share in more, smaller passes: the global batch stays what it was."""
+    def _shrink_passes(self, term: Term, samples: int, message: str) -> None:
+        """Memory did not suffice: from now on run the same share in smaller passes; the batch stays what it was."""
         release_memory(self._device)
         self._micro_ceiling = max(1, samples // 2)
-        plan = self._participation.plan
-        assert plan is not None
+        plan = term.plan
         self._link.send(
             OutOfMemory(generation=plan.generation, plan_version=plan.version, local_batch=samples, message=message)
         )
 
-    def _exchange(self, step: Step, void: bool) -> None:
-        """Finish the reduction together with the votes, and decide."""
-        participation, progress = self._participation, self._replica.progress
-        group, plan = participation.group, participation.plan
-        assert group is not None and plan is not None
+    def _exchange(self, term: Term, step: Step, unfit: bool) -> None:
+        """Finish the reduction together with the votes, and decide; ``unfit``: this worker's part is missing."""
+        group, directives = term.group, self._link.directives
         self._averager.launch(group)
-        step.local_sq = None if void else self._averager.local_square(step.weight(step.share))
-        directives = self._link.directives
-        vote = Vote(
-            plan_version=max(directives.newest_version(group.generation), plan.version),
-            generation=max(directives.newest_generation(), group.generation),
-            step=progress.step,
-            epoch=progress.position.epoch,
-            offset=progress.position.offset,
-            wish=participation.wish() | (Wish.VOID if void else Wish.NONE),
-            loss=step.loss,
-            grad_sq=step.share * (step.local_sq or 0.0),
+        step.local_sq = None if unfit else self._averager.local_square(step.weight(step.share))
+        vote = step.vote(
+            self._replica.progress,
+            max(directives.newest_version(group.generation), term.plan.version),
+            max(directives.newest_generation(), group.generation),
+            self._participation.wish() | (Wish.VOID if unfit else Wish.NONE),
         )
         rows, work = group.all_gather(torch.tensor(vote.encode(), dtype=torch.float64))
         group.wait([*self._averager.works, work])
         votes = [Vote.decode(row) for row in rows.tolist()]
-        self._decision = decide(votes, plan_version=plan.version, generation=group.generation)
+        self._decision = decide(votes, plan_version=term.plan.version, generation=group.generation)
         if self._decision.void:
             self._void(step)
             return
@@ -324,13 +274,12 @@ class Training:
         step.fate = "void"
         self._averager.reset()
 
-    # --- what the optimiser and the scheduler ask (StepGate) -------------------------------------------------------
+    # --- what the optimiser and the scheduler ask (StepGate) --------------------------------------------------------
 
     @property
     def learning_rate_factor(self) -> float:
         """The running plan's factor on the base learning rate."""
-        plan = self._participation.plan
-        return 1.0 if plan is None else plan.learning_rate_factor
+        return self._participation.present.plan.learning_rate_factor
 
     def may_clear(self) -> bool:
         """Whether gradients may be cleared: none of an unfinished step are there."""
@@ -348,10 +297,10 @@ class Training:
 
     def updated(self) -> None:
         """Count the step as applied and report it."""
-        step, plan = self._step, self._participation.plan
-        assert step is not None and plan is not None
+        step, plan, before = self._step, self._participation.present.plan, self._replica.progress
+        if step is None:
+            return
         step.fate = "applied"
-        before = self._replica.progress
         after = replace(
             before,
             position=before.position.advance(step.total, self._order.size),
@@ -362,30 +311,9 @@ class Training:
         self._link.standing.step = after.step
         self.loss = self._decision.loss
         now = time.perf_counter()
-        compute_s, wait_s = step.times.compute_s(), step.times.wait_s()
-        elapsed = now - self._last_end if self._last_end is not None else compute_s + wait_s + step.times.data_s
+        elapsed_s = None if self._last_end is None else now - self._last_end
         self._last_end = now
-        mean = step.loss / step.weight(step.share) if step.share else None
-        finite = mean is not None and math.isfinite(mean) and abs(mean) < 1e30
-        self._link.report(
-            plan.generation,
-            StepReport(
-                step=after.step,
-                plan_version=plan.version,
-                samples=after.samples,
-                epoch=before.position.epoch,
-                local_batch=step.share,
-                compute_s=round(compute_s, 7),
-                wait_s=round(wait_s, 7),
-                data_s=round(step.times.data_s, 7),
-                step_s=round(elapsed, 7),
-                loss=mean if finite else None,
-                diverged=mean is not None and not finite,
-                local_grad_sq=_bounded(step.local_sq),
-                global_grad_sq=_bounded(step.global_sq),
-                marks=step.marks[:4],
-            ),
-        )
+        self._link.report(plan.generation, step.report(before, after, plan.version, elapsed_s))
 
     def may_schedule(self) -> bool:
         """Whether a scheduler moves on: after an applied update, or between epochs that this worker really lived."""
@@ -393,5 +321,8 @@ class Training:
         return not self._replica.overtaken if step is None else step.fate == "applied"
 
 
-def _bounded(square: float | None) -> float | None:
-    return square if square is not None and math.isfinite(square) and square <= 1e300 else None
+def _check_used(step: Step) -> None:
+    if step.backwards < step.handed_out:
+        raise UsageError("a batch was not used: call session.backward(loss) for every batch that the loader yields")
+    if step.fate == "reduced":
+        raise UsageError("optimizer.step() was not called after session.backward(loss); call it for every batch")

@@ -1,7 +1,7 @@
 """Pace this process like another device. Switched on by ``REX_EMULATE=1`` only.
 
-The real computation runs; then the process sleeps until the emulated device would be done. Gradients leave only after
-that, or a fast peer would receive them before the emulated device has them.
+The real computation runs; then the process sleeps until the emulated device would be done. Gradients leave only
+after that, or a fast peer would receive them before the emulated device has them.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """How long emulated devices take: a stand-in for a mixed GPU pool on a machine that has none.
 
-A pass over b samples takes ``floor_s + per_sample_s * h(b)``, where h is zero while the device is not yet filled and then
-grows by one per sample, with a soft knee between (the shape that the public single-GPU curves of the Sia traces have).
-The numbers keep the rough order of the real devices and are small, so that a whole run fits into minutes; they are not
-measurements.
+A pass over b samples takes ``floor_s + per_sample_s * h(b)``, where h is zero while the device is not yet filled and
+then grows by one per sample, with a soft knee between (the shape that the public single-GPU curves of the Sia traces
+have). The numbers keep the rough order of the real devices and are small, so that a whole run fits into minutes;
+they are not measurements.
 """
 
 from __future__ import annotations

@@ -111,8 +111,7 @@ class Operator:
         try:
             await asyncio.wait_for(met(), timeout)
         except TimeoutError:
-            logs = "\n".join(f"--- {w.worker_id}: {w.process.returncode}\n{w.text()[-3000:]}" for w in self.workers.values())
-            raise AssertionError(f"waited in vain for: {what}\n{logs}") from None
+            raise AssertionError(f"waited in vain for: {what}\n{self._logs()}") from None
 
     async def ready(self, *workers: Worker) -> None:
         await self.until("Ready", lambda: all(worker.said(Ready) for worker in workers))
@@ -130,8 +129,11 @@ class Operator:
         try:
             return [await asyncio.wait_for(worker.process.wait(), timeout) for worker in workers]
         except TimeoutError:
-            logs = "\n".join(f"--- {w.worker_id}: {w.process.returncode}\n{w.text()[-3000:]}" for w in self.workers.values())
-            raise AssertionError(f"a worker did not end\n{logs}") from None
+            raise AssertionError(f"a worker did not end\n{self._logs()}") from None
+
+    def _logs(self) -> str:
+        workers = self.workers.values()
+        return "\n".join(f"--- {w.worker_id}: exit {w.process.returncode}\n{w.text()[-3000:]}" for w in workers)
 
     async def send(self, message: DownMessage, *workers: Worker) -> None:
         for worker in workers:

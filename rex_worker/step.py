@@ -1,0 +1,80 @@
+"""One optimiser step in flight, as this worker runs it: its samples, its weights, its times, and what became of it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Literal
+
+from rex_worker.agreement import Vote, Wish
+from rex_worker.protocol import Mark, StepReport
+from rex_worker.replica import Progress
+from rex_worker.sampler import Indices
+from rex_worker.timing import StepTimes
+
+_LARGEST_LOSS = 1e30
+_LARGEST_SQUARE = 1e300
+
+
+@dataclass
+class Step:
+    """A step is ``open`` until the group's gradients are there (``reduced``); then ``applied``, or else ``void``."""
+
+    passes: list[Indices]
+    """The micro-batches."""
+    share: int
+    """This worker's samples; 0: its only pass counts for nothing."""
+    total: int
+    """The group's samples."""
+    times: StepTimes
+    marks: list[Mark] = field(default_factory=list)
+    handed_out: int = 0
+    backwards: int = 0
+    fate: Literal["open", "reduced", "applied", "void"] = "open"
+    loss: float = 0.0
+    """Sum over this worker's micro-batches of (m/B) x mean loss."""
+    local_sq: float | None = None
+    global_sq: float | None = None
+
+    def weight(self, samples: int) -> float:
+        """What the mean loss of ``samples`` of this worker's samples counts in the mean over the global batch."""
+        return samples / self.total if self.share else 0.0
+
+    def vote(self, progress: Progress, plan_version: int, generation: int, wish: Wish) -> Vote:
+        """This worker's part of the step's exchange."""
+        return Vote(
+            plan_version=plan_version,
+            generation=generation,
+            step=progress.step,
+            epoch=progress.position.epoch,
+            offset=progress.position.offset,
+            wish=wish,
+            loss=self.loss,
+            grad_sq=self.share * (self.local_sq or 0.0),
+        )
+
+    def report(self, before: Progress, after: Progress, plan_version: int, elapsed_s: float | None) -> StepReport:
+        """What the operator learns of the applied step; ``elapsed_s`` since the last one, None for the first."""
+        compute_s, wait_s, data_s = self.times.compute_s(), self.times.wait_s(), self.times.data_s
+        mean = self.loss / self.weight(self.share) if self.share else None
+        finite = mean is not None and abs(mean) < _LARGEST_LOSS
+        return StepReport(
+            step=after.step,
+            plan_version=plan_version,
+            samples=after.samples,
+            epoch=before.position.epoch,
+            local_batch=self.share,
+            compute_s=round(compute_s, 7),
+            wait_s=round(wait_s, 7),
+            data_s=round(data_s, 7),
+            step_s=round(compute_s + wait_s + data_s if elapsed_s is None else elapsed_s, 7),
+            loss=mean if finite else None,
+            diverged=mean is not None and not finite,
+            local_grad_sq=_bounded(self.local_sq),
+            global_grad_sq=_bounded(self.global_sq),
+            marks=self.marks,
+        )
+
+
+def _bounded(square: float | None) -> float | None:
+    return square if square is not None and math.isfinite(square) and square <= _LARGEST_SQUARE else None
