@@ -171,6 +171,9 @@ def _why_not_running(seen: Observation, placement: Placement | None) -> tuple[st
         return "WorkersStuck", f"worker {stuck.worker_id}: {stuck.stuck}"
     if seen.view is not None and seen.view.phase == "Recovering":
         return "Recovering", "fewer workers than the minimum are left; the others are awaited"
+    homeless = next((pod for pod in live if pod.node is None and pod.message), None)
+    if homeless is not None:
+        return "WaitingForWorkers", f"worker {homeless.worker_id} has no node: {homeless.message}"
     return "WaitingForWorkers", f"{sum(pod.uid in seen.connected for pod in live)} of {len(live)} workers connected"
 
 

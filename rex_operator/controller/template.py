@@ -40,6 +40,7 @@ RESERVED = frozenset(
         "REX_CHECKPOINT_EVERY",
         "REX_CHECKPOINT_KEEP",
         "REX_DEVICE",
+        "REX_GRACE_SECONDS",
         "REX_INCARNATION",
         "REX_JOB",
         "REX_JOB_SEED",
@@ -96,7 +97,9 @@ def build_pod(owner: Owner, spec: RexJobSpec, worker: WorkerPod, channel_url: st
     _merge_resources(trainer, worker.pool, warnings)
     _mount(pod, trainer, IDENTITY_VOLUME, IDENTITY_DIR, {"projected": {"sources": _identity(owner)}}, read_only=True)
     checkpoints = _checkpoints(spec, pod, trainer)
-    trainer["env"] = [*trainer.get("env", []), *_environment(owner, spec, worker, channel_url, checkpoints)]
+    grace_s = int(pod.get("terminationGracePeriodSeconds", 30))
+    ours = _environment(owner, spec, worker, channel_url, checkpoints, grace_s)
+    trainer["env"] = [*(trainer.get("env") or []), *ours]
 
     labels = {**(metadata.get("labels") or {}), **owner.labels()}
     labels |= {WORKER_LABEL: worker.worker_id, POOL_LABEL: worker.pool.name}
@@ -197,7 +200,7 @@ def _checkpoints(spec: RexJobSpec, pod: dict[str, Any], trainer: dict[str, Any])
 
 
 def _environment(
-    owner: Owner, spec: RexJobSpec, worker: WorkerPod, channel_url: str, checkpoints: str | None
+    owner: Owner, spec: RexJobSpec, worker: WorkerPod, channel_url: str, checkpoints: str | None, grace_s: int
 ) -> list[dict[str, Any]]:
     values = {
         "REX_JOB": str(owner),
@@ -208,6 +211,7 @@ def _environment(
         "REX_TOKEN_FILE": f"{IDENTITY_DIR}/token",
         "REX_CA_FILE": f"{IDENTITY_DIR}/ca.crt",
         "REX_JOB_SEED": str(job_seed(owner.uid)),
+        "REX_GRACE_SECONDS": str(max(1, grace_s - 2)),
     }
     if checkpoints is not None and spec.checkpoint is not None:
         values |= {

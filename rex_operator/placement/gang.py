@@ -67,6 +67,7 @@ def place(
     if room is not None:
         for demand in reserved:
             room.put(demand)
+    left = () if room is None else room.nodes
     add: Counter[str] = Counter()
 
     def grow(pool: PoolRequest, wanted: int) -> None:
@@ -75,12 +76,12 @@ def place(
     for pool in short:
         grow(pool, pool.min_workers - counts[pool.name])
     for pool in pools:
-        left = workers_max - len(live) - add.total()
-        grow(pool, max(0, min(left, pool.max_workers - counts[pool.name] - add[pool.name])))
+        open_places = workers_max - len(live) - add.total()
+        grow(pool, max(0, min(open_places, pool.max_workers - counts[pool.name] - add[pool.name])))
 
     total = len(live) + add.total()
     feasible = total >= workers_min and all(counts[p.name] + add[p.name] >= p.min_workers for p in pools)
-    message = "" if total >= workers_max or nodes is None else _shortage(pools, workers_max, total, nodes)
+    message = "" if total >= workers_max or nodes is None else _shortage(pools, workers_max, total, left)
     if feasible:
         return Placement({name: n for name, n in add.items() if n}, message=message)
     no_match = nodes is not None and _unmatchable(pools, workers_min, nodes)

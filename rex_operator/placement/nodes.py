@@ -129,6 +129,11 @@ class Room:
     def __init__(self, nodes: tuple[Node, ...]) -> None:
         self._nodes = {node.name: node for node in nodes}
 
+    @property
+    def nodes(self) -> tuple[Node, ...]:
+        """The nodes with what is left of them now."""
+        return tuple(self._nodes.values())
+
     def put(self, demand: Demand) -> bool:
         """Put one pod somewhere; False when it fits nowhere."""
         open_nodes = [node for node in self._nodes.values() if fits(demand, node)]
