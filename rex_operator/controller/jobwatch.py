@@ -21,6 +21,8 @@ from rex_operator.controller.queue import Key
 logger = logging.getLogger(__name__)
 
 EXIT_S = 10.0
+_IDENTITY: Any = "rex-operator"
+"""Given so that kopf does not ask for the name of the user: an arbitrary numeric one has none."""
 
 
 class JobWatch:
@@ -53,6 +55,7 @@ class JobWatch:
         try:
             asyncio.run(
                 kopf.operator(
+                    identity=_IDENTITY,
                     registry=self._registry(),
                     settings=_settings(scan=not self._namespaces),
                     namespaces=self._namespaces,
