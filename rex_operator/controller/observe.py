@@ -43,8 +43,6 @@ class Memory:
     children_at: float = float("-inf")
     status_at: float = float("-inf")
     phase: str = ""
-    decision_s: float = float("-inf")
-    """Clock of the newest planner decision that was told as an event."""
     spec_generation: int = -1
 
 

@@ -231,13 +231,14 @@ def _training(before: JobStatus, view: JobView | None) -> dict[str, object]:
             stale=list(view.stale[:MAX_UNACKED]),
         )
     if view.step > 0:
-        news["progress"] = _progress(view)
+        news["progress"] = _progress(view, before.progress or Progress())
     if view.decisions:
         news["decisions"] = [_decision(record) for record in view.decisions[-MAX_DECISIONS:]]
     return news
 
 
-def _progress(view: JobView) -> Progress:
+def _progress(view: JobView, before: Progress) -> Progress:
+    """Rates are unknown for a moment after each change of plan; what was known before stands until then."""
     percent = None if view.progress is None else math.floor(100 * min(1.0, view.progress))
     eta = None if view.eta_s is None or not math.isfinite(view.eta_s) else max(0, round(view.eta_s))
     return Progress(
@@ -245,9 +246,9 @@ def _progress(view: JobView) -> Progress:
         samples=view.samples,
         percent=percent,
         summary=f"step {view.step}" if percent is None else f"{percent}%",
-        steps_per_second=_figures(view.steps_per_s or 0.0),
-        samples_per_second=_figures(view.samples_per_s or 0.0),
-        goodput=_figures(view.goodput or 0.0),
+        steps_per_second=_figures(view.steps_per_s or before.steps_per_second),
+        samples_per_second=_figures(view.samples_per_s or before.samples_per_second),
+        goodput=_figures(view.goodput or before.goodput),
         loss=None if view.loss is None or not math.isfinite(view.loss) else _figures(view.loss, 4),
         eta_seconds=eta,
         eta="" if eta is None else _duration(eta),

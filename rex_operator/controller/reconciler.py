@@ -145,7 +145,10 @@ class Reconciler:
         self, key: Key, seen: Observation, decision: Decision, memory: Memory, runtime: JobRuntime | None
     ) -> None:
         present = self._observer.job_pods(seen.owner)
-        memory.lives = {pod.uid: pod for pod in present if pod.live}
+        known = {pod.uid for pod in seen.pods}
+        # As this pass saw them, not as they are now: what changed meanwhile is news for the next pass.
+        memory.lives = {pod.uid: pod for pod in seen.pods if pod.live}
+        memory.lives |= {pod.uid: pod for pod in present if pod.uid not in known}
         memory.removed.intersection_update({pod.uid for pod in present})
         if decision.waiting and not decision.status.finished:
             self.waiting.add(key)

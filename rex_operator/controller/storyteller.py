@@ -36,18 +36,18 @@ class Storyteller:
             self._recorder.tell(owner, "Warning", "PodsRefused", seen.blocked)
         for pod in decision.drain:
             self._recorder.tell(owner, "Normal", "Draining", f"worker {pod.worker_id} leaves the group as planned")
-        self._tell_plans(seen, memory)
+        self._tell_plans(seen)
 
     def tell_refusal(self, owner: Owner, problem: str) -> None:
         """Tell that the job cannot be read."""
         self._recorder.tell(owner, "Warning", "Invalid", problem)
 
-    def _tell_plans(self, seen: Observation, memory: Memory) -> None:
-        records = seen.view.decisions if seen.view else ()
-        for record in records:
-            if record.time_s > memory.decision_s and record.kind in _TOLD:
+    def _tell_plans(self, seen: Observation) -> None:
+        """Tell the decisions that the status did not list yet; one that did was told when it was written."""
+        listed = {(entry.step, entry.kind, entry.reason) for entry in seen.status.decisions}
+        for record in seen.view.decisions if seen.view else ():
+            if record.kind in _TOLD and (record.step, record.kind, record.reason) not in listed:
                 self._recorder.tell(seen.owner, "Normal", _reason(record), _note(record))
-        memory.decision_s = max([memory.decision_s, *(record.time_s for record in records)])
 
 
 def _reason(record: DecisionRecord) -> str:

@@ -40,7 +40,7 @@ class Installation:
     def by_helm(self, *options: str) -> None:
         """Have exactly what the chart makes with ``options``."""
         self.remove()
-        self._load_images_of(self._helm("template", RELEASE, CHART, *options))
+        self._load_images_of(self._helm("template", RELEASE, CHART, "--kube-version=1.36.3", *options))
         self._helm("install", RELEASE, CHART, "--namespace=rex-system", "--create-namespace", "--wait", *options)
         self.way = "helm"
 
