@@ -65,8 +65,9 @@ component: setup ## tests with real processes on this machine
 
 .PHONY: programs
 programs: setup
-	@$(STAGE) "Programs of the test cluster: Kubernetes, etcd, containerd from Go modules" \
-	  "15 to 20 minutes the first time, then seconds" $(PY) -m tests.cluster build
+	@if scripts/own-cluster; then \
+	  $(STAGE) "Programs and images of the test cluster: Kubernetes, etcd, containerd from Go modules" \
+	    "15 to 25 minutes the first time, then seconds" $(PY) -m tests.cluster build; fi
 
 .PHONY: e2e
 e2e: programs ## tests on a real cluster with kubelets

@@ -102,13 +102,7 @@ def _global_batch(record: Record, clock: Clock) -> Figure | None:
     steps = list(record.steps)
     if not steps:
         return None
-    x, y = [], []
-    for stretch in record.stretches:
-        batch = sum(stretch.local_batches.values()) or stretch.first.global_batch
-        if len(record.workers) > MAX_WORKERS:
-            batch = max(step.global_batch for step in stretch.steps)
-        x += [clock(stretch.first.t), clock(stretch.last.t)]
-        y += [batch, batch]
+    x, y = _batches(record, clock)
     traces = [_line(x, y, "global batch", "var:series-0", shape="hv", width=2)]
     traces += _verdict_markers(record.decisions, clock)
     pace = [(clock(s.t), 1 / s.step_s) for s in steps if s.step_s]
@@ -201,7 +195,10 @@ def _compute_and_wait(record: Record, summary: Summary) -> Figure | None:
         rows = [worker for worker in names if worker in compute]
         longest = max([longest, *(compute[worker] + wait.get(worker, 0.0) for worker in rows)])
         suffix = str(index + 1) if index else ""
-        for label, seconds, color in (("compute", compute, "var:series-0"), ("waiting for others", wait, "var:wait")):
+        for label, seconds, color in (
+            ("compute", compute, "var:series-0"),
+            ("waiting for others and reducing", wait, "var:wait"),
+        ):
             traces.append(
                 {
                     "type": "bar",
@@ -252,16 +249,26 @@ def _spread(record: Record, clock: Clock) -> Figure | None:
     return Figure("spread", "Spread of compute time", said, traces, layout, wide=False)
 
 
+def _batches(record: Record, clock: Clock) -> tuple[list[float], list[float]]:
+    """Times and global batches at both ends of each plan: by its full steps, an epoch's last one is cut short."""
+    x, y = [], []
+    for stretch in record.stretches:
+        batch = max(step.global_batch for step in stretch.steps)
+        x += [clock(stretch.first.t), clock(stretch.last.t)]
+        y += [batch, batch]
+    return x, y
+
+
 def _noise(record: Record, clock: Clock) -> Figure | None:
     points = [(clock(s.t), s.noise_scale) for s in record.steps if s.noise_scale is not None and s.noise_scale > 0]
     if not points:
         return None
-    batches = [(clock(s.t), s.global_batch) for s in record.steps if s.global_batch > 0]
+    batches = list(zip(*_batches(record, clock), strict=True))
     traces = [
         _line([p[0] for p in points], [p[1] for p in points], "noise scale", "var:series-4", width=2),
         _line([p[0] for p in batches], [p[1] for p in batches], "global batch", "var:series-0", shape="hv", width=1.5),
     ]
-    values = [p[1] for p in points] + [p[1] for p in batches]
+    values = [value for _, value in (*points, *batches) if value > 0]
     ticks = [2**power for power in range(int(log2(min(values))), int(log2(max(values))) + 2)]
     ticks = ticks[:: 1 + len(ticks) // 8]
     scale = {"type": "log", "tickmode": "array", "tickvals": ticks, "ticktext": [f"{tick:,}" for tick in ticks]}
@@ -314,7 +321,9 @@ def _verdict_markers(decisions: Sequence[Decision], clock: Clock) -> list[dict[s
 
 
 def _tried(decision: Decision) -> int | None:
-    shape = decision.after or decision.before
+    # An accepted change leads to what was tried, any other verdict leads away from it.
+    ends = (decision.after, decision.before) if decision.verdict == "accepted" else (decision.before, decision.after)
+    shape = ends[0] or ends[1]
     return shape.global_batch if shape else None
 
 

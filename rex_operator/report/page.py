@@ -79,7 +79,8 @@ def _lede(record: Record, summary: Summary) -> str:
     mix = ", ".join(f"{count} × {escape(kind)}" for kind, count in kinds.items())
     sentence = f"{group}{f' ({mix})' if mix else ''} trained {summary.steps:,} steps in {_long(record.duration_s)}."
     if record.message:
-        sentence += f" {escape(record.message)}"
+        said = record.message[:1].upper() + record.message[1:]
+        sentence += f" {escape(said)}" + ("" if said.endswith((".", "!", "?")) else ".")
     return sentence
 
 

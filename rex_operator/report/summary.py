@@ -14,8 +14,10 @@ from statistics import median
 
 from rex_operator.report.record import Record, Step, Stretch
 
-WARM_UP = 2
-ENOUGH = 6
+WARM_UP = 3
+"""First steps of a plan that are not measured."""
+ENOUGH = 3
+"""Recorded steps without which a plan is not compared: a run writes a few steps a second, and a poor plan lives short."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,8 @@ def full_steps(stretch: Stretch) -> list[Step]:
     """Steps of a plan that used its whole batch, warm-up left out."""
     steps = list(stretch.steps)
     batch = max(step.global_batch for step in steps)
-    return [step for step in steps[WARM_UP:] if step.global_batch == batch]
+    begin = stretch.first.step + WARM_UP
+    return [step for step in steps if step.step >= begin and step.global_batch == batch]
 
 
 def rate(stretch: Stretch) -> float | None:

@@ -127,7 +127,7 @@ def plausible(seed: int = 7) -> list[dict[str, Any]]:
     run.decide("trial-started", larger, huge, "Expected gain 9 % at 512.", expectation=0.09)
     run.plan(huge)
     run.train(40)
-    run.decide("rejected", larger, huge, "Shown to be worse.", evidence=evidence(1.0, 4.2e-5, -0.123, 0.06, 0.18, 40))
+    run.decide("rejected", huge, larger, "Shown to be worse.", evidence=evidence(1.0, 4.2e-5, -0.123, 0.06, 0.18, 40))
     run.plan(larger)
     run.train(60)
     other = {"w0": 76, "w1": 76, "w2": 40, "w3": 16}
@@ -136,8 +136,8 @@ def plausible(seed: int = 7) -> list[dict[str, Any]]:
     run.train(80)
     run.decide(
         "inconclusive",
-        larger,
         other,
+        larger,
         "No difference beyond the margin.",
         evidence=evidence(0.31, 0.24, 0.011, 0.03, 0.53, 80),
     )

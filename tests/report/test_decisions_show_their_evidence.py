@@ -5,6 +5,9 @@ from html.parser import HTMLParser
 import pytest
 
 from rex_operator.report import write_report
+from rex_operator.report.figures import draw
+from rex_operator.report.record import read_record
+from rex_operator.report.summary import summarise
 from tests.report.records import plausible, write
 
 
@@ -68,3 +71,12 @@ def test_a_rebalance_shows_the_shares_that_moved(rows: list[list[str]]) -> None:
 
 def test_a_trial_shows_what_was_expected_of_it(rows: list[list[str]]) -> None:
     assert row(rows, "trial started")[5] == "expected +38.0 %"
+
+
+def test_a_verdict_is_marked_at_the_batch_that_was_tried(tmp_path_factory: pytest.TempPathFactory) -> None:
+    record = read_record(write(tmp_path_factory.mktemp("run"), plausible()) / "record.jsonl")
+    figure = next(figure for figure in draw(record, summarise(record)) if figure.id == "global-batch")
+    marked = {
+        trace["name"]: trace["y"] for trace in figure.traces if trace.get("mode") == "markers" and "text" in trace
+    }
+    assert marked == {"accepted": [192], "rejected": [512], "inconclusive": [208]}
