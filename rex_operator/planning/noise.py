@@ -22,8 +22,10 @@ LONGEST_MEMORY = 300.0
 SHORTEST_MEMORY = 20.0
 ENOUGH_STEPS = 30
 """Usable steps before the noise scale is told."""
-_SPIKE = 20.0
+_SPIKE = 5.0
 """A step's estimate is cut to this many times the average size: one exploding gradient must not rule 300 steps."""
+_ACCIDENT = 1e100
+"""A squared norm above this is no estimate; its square would not be finite."""
 LARGEST = 1e9
 """Largest noise scale that is told, in samples."""
 
@@ -41,7 +43,7 @@ def pooled_estimate(local_batches: Sample, local_sq: Sample, global_sq: float) -
     workers = batches.size
     if workers < 2 or not (np.isfinite(squares).all() and math.isfinite(global_sq)):
         return None
-    if global_sq < 0 or (squares < 0).any():
+    if not 0 <= global_sq <= _ACCIDENT or (squares < 0).any() or (squares > _ACCIDENT).any():
         return None
     total = float(batches.sum())
     trace = (float(batches @ squares) - total * global_sq) / (workers - 1)

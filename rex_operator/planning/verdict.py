@@ -30,6 +30,10 @@ from rex_operator.planning.types import Evidence
 
 MIN_BLOCKS = 8
 """Block medians a side that a look should have before it is taken."""
+_FRACTIONS = 20
+"""Information fractions are rounded down to twentieths, for the levels to be computed once."""
+_MOST_BLOCKS = 500
+"""More make no verdict surer, only slower."""
 
 Verdict = Literal["better", "worse", "open"]
 
@@ -43,7 +47,6 @@ class Judgement:
     removed: int = 0
 
 
-@functools.lru_cache(maxsize=256)
 def look_levels(alpha: float, fraction: float) -> tuple[float, float]:
     """Return the one-sided levels of two looks, the first at ``fraction`` of the information.
 
@@ -54,6 +57,11 @@ def look_levels(alpha: float, fraction: float) -> tuple[float, float]:
     side = alpha / 2
     if fraction >= 1:
         return side, side
+    return _two_looks(side, max(1, math.floor(fraction * _FRACTIONS)) / _FRACTIONS)
+
+
+@functools.lru_cache(maxsize=256)
+def _two_looks(side: float, fraction: float) -> tuple[float, float]:
     first = float(stats.norm.sf(stats.norm.isf(side) / math.sqrt(fraction)))
     bound = float(stats.norm.isf(first)) if first > 1e-12 else math.inf
     nodes, weights = np.polynomial.legendre.leggauss(200)
@@ -86,7 +94,8 @@ def judge(reference: Sample, trial: Sample, level: float, min_effect: float, loo
     removed = bad_ref + bad_new
     if not ref.size or not new.size:
         return Judgement("open", None, removed)
-    block = min(block_length(ref, new), ref.size, new.size)
+    longest = max(ref.size, new.size)
+    block = min(max(block_length(ref, new), math.ceil(longest / _MOST_BLOCKS)), ref.size, new.size)
     x, y = np.log(block_medians(new, block)), np.log(block_medians(ref, block))
     test = mann_whitney(x, y)
     shift = hodges_lehmann(x, y)

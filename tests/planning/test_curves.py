@@ -1,0 +1,84 @@
+"""A step-time curve is positive and monotone whatever was measured, exact for lines, and sober outside the data."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rex_operator.planning.curves import Point, StepTimeCurve
+
+SIZES = np.geomspace(0.5, 4096, 200)
+# Step times of one public profile (cifar10, 16 nodes x 16, local batch 32..129): they fall where they should rise.
+UNRULY = [(32, 0.172), (45, 0.227), (64, 0.206), (91, 0.201), (129, 0.188)]
+
+points = st.lists(
+    st.tuples(st.floats(0.5, 5000), st.floats(1e-4, 100), st.floats(1e-6, 1)), min_size=1, max_size=12
+).map(lambda rows: [Point(*row) for row in rows])
+
+
+@given(points)
+def test_monotone_positive_and_invertible_for_any_points(measured: list[Point]) -> None:
+    curve = StepTimeCurve.fit(measured)
+    times = curve.time(SIZES)
+    assert (times > 0).all() and np.isfinite(times).all()
+    assert (np.diff(times) >= -1e-12).all()
+    back = curve.largest(times)
+    assert (curve.time(back) <= times * (1 + 1e-6)).all()
+    assert (back >= SIZES * (1 - 1e-6)).all(), "the largest size within the time is at least the one that took it"
+
+
+@given(points)
+def test_c_167_outside_it_is_between_flat_and_hardly_worse_than_proportional(measured: list[Point]) -> None:
+    curve = StepTimeCurve.fit(measured)
+    low, high = curve.sizes[0], curve.sizes[-1]
+    assert curve.time(8 * high) / curve.time(high) <= 1 + 1.5 * 7 + 1e-6
+    assert curve.time(low / 8) >= curve.time(low) / 8 * (1 - 1e-6), "never faster than in proportion"
+
+
+@pytest.mark.parametrize("intercept", [0.0, 0.005, 0.05])
+def test_a_straight_line_is_continued_as_one(intercept: float) -> None:
+    curve = StepTimeCurve.fit([Point(x, intercept + 0.001 * x, 1e-8) for x in (8, 16, 32, 64)])
+    for x in (2, 4, 24, 128, 512):
+        assert float(curve.time(x)) == pytest.approx(intercept + 0.001 * x, rel=0.04)
+
+
+def test_two_near_points_do_not_make_a_slope() -> None:
+    curve = StepTimeCurve.fit([Point(30, 0.100, 1e-2), Point(33, 0.130, 1e-2)])
+    assert float(curve.time(300)) == pytest.approx(0.13 * (1 + 0.8 * (300 / 33 - 1)), rel=0.35)
+
+
+def test_c_166_repeats_are_merged_and_bad_values_dropped() -> None:
+    curve = StepTimeCurve.fit(
+        [Point(32, 0.1), Point(64, 0.18), Point(64, 0.2), Point(64, 9.0), Point(128, 0.4), Point(96, math.nan)]
+    )
+    assert curve.sizes == pytest.approx((32, 64, 128))
+    assert curve.seconds[1] == pytest.approx(0.2)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_c_166_few_points_are_enough(count: int) -> None:
+    curve = StepTimeCurve.fit([Point(32 * 2**i, 0.1 * 2**i) for i in range(count)])
+    assert float(curve.time(32)) == pytest.approx(0.1)
+
+
+def test_c_166_no_usable_point_is_an_error() -> None:
+    with pytest.raises(ValueError, match="at least one"):
+        StepTimeCurve.fit([Point(32, math.nan), Point(-1, 0.1), Point(math.inf, 0.1)])
+
+
+def test_c_168_a_curve_that_falls_is_made_flat_not_wild() -> None:
+    curve = StepTimeCurve.fit([Point(x, t) for x, t in UNRULY])
+    seconds = curve.time(np.arange(32, 130))
+    assert seconds.min() >= 0.172 - 1e-9 and seconds.max() <= 0.227
+
+
+def test_c_167_the_public_points_give_no_absurd_speed_far_out() -> None:
+    curve = StepTimeCurve.fit([Point(x, t) for x, t in UNRULY])
+    best = max(x / t for x, t in UNRULY)
+    for x in (1024, 4096):
+        assert x / float(curve.time(x)) <= 60 * best
+    assert curve.trusted()[1] <= 258
