@@ -117,7 +117,8 @@ class Planner:
         at, worker, plan = self._clock(now), self._known.workers.get(worker_id), self._issued
         if worker is None or plan is None:
             return None
-        micro_batch = -(-local_batch // plan.accumulation)
+        ran = self._running or plan  # a plan on its way is not what ran out of memory
+        micro_batch = -(-local_batch // ran.accumulation)
         self._known.devices.out_of_memory(worker, micro_batch)
         if self._known.fits(plan):
             return None

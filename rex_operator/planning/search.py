@@ -138,7 +138,8 @@ def predict(models: Sequence[WorkerModel], overhead_s: float, plans: Sequence[tu
         rows = [i for i, (_, p) in enumerate(plans) if p == passes]
         batches = np.array([plans[i][0] for i in rows], dtype=np.float64)
         least = passes if batches.min() >= passes * len(team) else 1
-        low = float(team.times(np.full(len(team), least), passes).min()) / 2
+        smallest = team.times(np.full(len(team), least), passes)
+        low = float(smallest.min()) / 2
         high = 2 * low
         top = min(float(batches.max()), team.room(passes))
         while team.fit_within(high, passes, least).sum() < top * (1 - 1e-9):
@@ -146,7 +147,8 @@ def predict(models: Sequence[WorkerModel], overhead_s: float, plans: Sequence[tu
         times = np.geomspace(low, high, _TIMES)
         done = np.array([team.fit_within(t, passes, least).sum() for t in times])
         done = np.maximum.accumulate(done) + 1e-9 * np.arange(_TIMES)
-        seconds = np.exp(np.interp(np.log(batches), np.log(done), np.log(times))) + overhead_s
+        seconds = np.exp(np.interp(np.log(batches), np.log(done), np.log(times)))
+        seconds = np.maximum(seconds, smallest.max()) + overhead_s  # nobody can take less than ``least``
         out[rows] = np.where(batches <= team.room(passes), seconds, np.nan)
     return out
 
