@@ -1,25 +1,19 @@
-"""The plots of a report, as data for plotly.
-
-Colours are names (``var:series-0``) that the page resolves from its style sheet, so that one figure serves the light
-and the dark theme. Every text that came from the run is escaped here: plotly reads a subset of HTML in labels.
-"""
+"""The plots of a report: which there are, what each shows, and what it says in words."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from math import log2
-from statistics import median
 from typing import Any
 
-from rex_operator.report.record import MAX_WORKERS, Decision, Record, Step
+from rex_operator.report import marks
+from rex_operator.report.record import MAX_WORKERS, Record
 from rex_operator.report.summary import Summary, worker_medians
 
 DASHES = ("solid", "dash", "dot", "dashdot")
 SERIES = 8
-SYMBOLS = {"accepted": "circle", "rejected": "x", "vetoed": "x", "inconclusive": "diamond"}
-MAX_BANDS = 80
 
 
 @dataclass(frozen=True)
@@ -35,33 +29,9 @@ class Figure:
     height: int = 300
 
 
-@dataclass(frozen=True)
-class Clock:
-    """Time since start in the unit that suits the length of the run."""
-
-    unit: str
-    seconds: float
-    duration_s: float
-
-    @classmethod
-    def of(cls, duration_s: float) -> Clock:
-        """Pick seconds, minutes or hours."""
-        if duration_s < 600:
-            return cls("seconds", 1, duration_s)
-        return cls("minutes", 60, duration_s) if duration_s < 3 * 3600 else cls("hours", 3600, duration_s)
-
-    def __call__(self, t: float) -> float:
-        """Convert seconds since start."""
-        return round(t / self.seconds, 3)
-
-    def axis(self, **more: Any) -> dict[str, Any]:
-        """Describe a time axis; all plots over time have the same one."""
-        return {"title": {"text": f"{self.unit} since start"}, "range": [0, self(self.duration_s * 1.01)], **more}
-
-
 def draw(record: Record, summary: Summary) -> list[Figure]:
     """Draw every plot that the record has data for."""
-    clock = Clock.of(record.duration_s)
+    clock = marks.Clock.of(record.duration_s)
     figures = [
         _local_batches(record, clock),
         _global_batch(record, clock),
@@ -74,7 +44,7 @@ def draw(record: Record, summary: Summary) -> list[Figure]:
     return [figure for figure in figures if figure is not None]
 
 
-def _local_batches(record: Record, clock: Clock) -> Figure | None:
+def _local_batches(record: Record, clock: marks.Clock) -> Figure | None:
     workers = _workers(record)
     if not workers:
         return None
@@ -85,7 +55,7 @@ def _local_batches(record: Record, clock: Clock) -> Figure | None:
             share = stretch.local_batches.get(worker)
             x += [clock(stretch.first.t), clock(stretch.last.t)]
             y += [share, share]
-        traces.append(_line(x, y, style["name"], style["color"], dash=style["dash"], shape="hv", width=2))
+        traces.append(marks.line(x, y, style["name"], style["color"], dash=style["dash"], shape="hv", width=2))
     first, last = record.stretches[0].local_batches, record.stretches[-1].local_batches
     if record.stretches[0].version == record.stretches[-1].version:
         said = "The shares stayed as they began."
@@ -94,24 +64,28 @@ def _local_batches(record: Record, clock: Clock) -> Figure | None:
     more = len(record.workers) - MAX_WORKERS
     if more > 0:
         said += f" {more} further workers are not drawn."
-    layout = {"xaxis": clock.axis(), "yaxis": _axis("samples per step"), "shapes": _bands(record.decisions, clock)}
+    layout = {
+        "xaxis": clock.axis(),
+        "yaxis": marks.axis("samples per step"),
+        "shapes": marks.bands(record.decisions, clock),
+    }
     return Figure("local-batches", "Local batch per worker", said, traces, layout, height=320)
 
 
-def _global_batch(record: Record, clock: Clock) -> Figure | None:
+def _global_batch(record: Record, clock: marks.Clock) -> Figure | None:
     steps = list(record.steps)
     if not steps:
         return None
     x, y = _batches(record, clock)
-    traces = [_line(x, y, "global batch", "var:series-0", shape="hv", width=2)]
-    traces += _verdict_markers(record.decisions, clock)
+    traces = [marks.line(x, y, "global batch", "var:series-0", shape="hv", width=2)]
+    traces += marks.verdict_markers(record.decisions, clock)
     pace = [(clock(s.t), 1 / s.step_s) for s in steps if s.step_s]
-    traces += _smoothed(pace, "steps/s", "var:series-1", axis="y2")
+    traces += marks.smoothed(pace, "steps/s", "var:series-1", axis="y2")
     layout = {
         "xaxis": clock.axis(anchor="y2"),
-        "yaxis": _axis("samples", domain=[0.46, 1]),
-        "yaxis2": _axis("steps/s", domain=[0, 0.38]),
-        "shapes": _bands(record.decisions, clock),
+        "yaxis": marks.axis("samples", domain=[0.46, 1]),
+        "yaxis2": marks.axis("steps/s", domain=[0, 0.38]),
+        "shapes": marks.bands(record.decisions, clock),
     }
     said = f"Global batch from {y[0]:g} to {y[-1]:g} samples."
     if any(d.verdict == "trial-started" for d in record.decisions):
@@ -119,19 +93,19 @@ def _global_batch(record: Record, clock: Clock) -> Figure | None:
     return Figure("global-batch", "Global batch and step rate", said, traces, layout, height=420)
 
 
-def _throughput(record: Record, clock: Clock) -> Figure | None:
+def _throughput(record: Record, clock: marks.Clock) -> Figure | None:
     steps = list(record.steps)
     rates = [(clock(s.t), s.samples_per_s) for s in steps if s.samples_per_s is not None]
     goodputs = [(clock(s.t), s.goodput) for s in steps if s.goodput is not None]
     if not rates and not goodputs:
         return None
-    traces = _smoothed(rates, "samples/s", "var:series-0") + _smoothed(goodputs, "goodput", "var:series-2")
+    traces = marks.smoothed(rates, "samples/s", "var:series-0") + marks.smoothed(goodputs, "goodput", "var:series-2")
     said = "Goodput is samples/s weighted by how much each sample teaches at the batch in use."
-    layout = {"xaxis": clock.axis(), "yaxis": _axis("samples/s")}
+    layout = {"xaxis": clock.axis(), "yaxis": marks.axis("samples/s")}
     return Figure("throughput", "Throughput and goodput", said, traces, layout)
 
 
-def _learning(record: Record, clock: Clock) -> list[Figure]:
+def _learning(record: Record, clock: marks.Clock) -> list[Figure]:
     steps = [step for step in record.steps if step.loss is not None]
     measured = list(record.metrics)
     if not steps and not measured:
@@ -146,17 +120,17 @@ def _learning(record: Record, clock: Clock) -> list[Figure]:
         traces = []
         for index, name in enumerate(names):
             points = [(of_metric(m), m.values[name]) for m in measured if name in m.values]
-            trace = _line([p[0] for p in points], [p[1] for p in points], escape(name), f"var:series-{2 + index}")
+            trace = marks.line([p[0] for p in points], [p[1] for p in points], escape(name), f"var:series-{2 + index}")
             traces.append({**trace, "mode": "lines+markers", "marker": {"size": 6, "color": f"var:series-{2 + index}"}})
         losses = [(of_step(step), step.loss) for step in steps]
-        traces += _smoothed(losses, "training loss", "var:series-1", axis="y2" if names else "y")
+        traces += marks.smoothed(losses, "training loss", "var:series-1", axis="y2" if names else "y")
         layout: dict[str, Any] = {"xaxis": axis}
         if names:
             layout["xaxis"]["anchor"] = "y2"
-            layout["yaxis"] = _axis("held-out", domain=[0.54, 1], rangemode="normal")
-            layout["yaxis2"] = _axis("loss", domain=[0, 0.44])
+            layout["yaxis"] = marks.axis("held-out", domain=[0.54, 1], rangemode="normal")
+            layout["yaxis2"] = marks.axis("loss", domain=[0, 0.44])
         else:
-            layout["yaxis"] = _axis("loss")
+            layout["yaxis"] = marks.axis("loss")
         said = _learnt(record, key, names)
         title = "Learning against samples" if key == "samples" else f"Learning against {clock.unit}"
         figures.append(Figure(f"learning-{key}", title, said, traces, layout, wide=False, height=380))
@@ -217,7 +191,7 @@ def _compute_and_wait(record: Record, summary: Summary) -> Figure | None:
         left, right = (0.0, 1.0) if len(chosen) == 1 else ((0.0, 0.47) if index == 0 else (0.53, 1.0))
         which = "First even plan" if stretch is summary.even else "Last plan"
         title = f"{which} ({stretch.version}): {_range(stretch.local_batches)} samples a worker"
-        layout["annotations"].append(_panel_title(title, left))
+        layout["annotations"].append(marks.panel_title(title, left))
         layout[f"xaxis{suffix}"] = {"domain": [left, right], "title": {"text": "milliseconds per step"}}
         layout[f"yaxis{suffix}"] = {
             "anchor": f"x{suffix}",
@@ -239,17 +213,17 @@ def _compute_and_wait(record: Record, summary: Summary) -> Figure | None:
     return Figure("compute-wait", "Compute and wait per worker", said, traces, layout, height=height)
 
 
-def _spread(record: Record, clock: Clock) -> Figure | None:
+def _spread(record: Record, clock: marks.Clock) -> Figure | None:
     points = [(clock(s.t), s.spread) for s in record.steps if s.spread is not None]
     if not points:
         return None
-    traces = _smoothed(points, "slowest / fastest", "var:series-3")
-    layout = {"xaxis": clock.axis(), "yaxis": _axis("× (1 = together)", rangemode="normal")}
+    traces = marks.smoothed(points, "slowest / fastest", "var:series-3")
+    layout = {"xaxis": clock.axis(), "yaxis": marks.axis("× (1 = together)", rangemode="normal")}
     said = "Compute time of the slowest worker over that of the fastest, each step."
     return Figure("spread", "Spread of compute time", said, traces, layout, wide=False)
 
 
-def _batches(record: Record, clock: Clock) -> tuple[list[float], list[float]]:
+def _batches(record: Record, clock: marks.Clock) -> tuple[list[float], list[float]]:
     """Times and global batches at both ends of each plan: by its full steps, an epoch's last one is cut short."""
     x, y = [], []
     for stretch in record.stretches:
@@ -259,20 +233,22 @@ def _batches(record: Record, clock: Clock) -> tuple[list[float], list[float]]:
     return x, y
 
 
-def _noise(record: Record, clock: Clock) -> Figure | None:
+def _noise(record: Record, clock: marks.Clock) -> Figure | None:
     points = [(clock(s.t), s.noise_scale) for s in record.steps if s.noise_scale is not None and s.noise_scale > 0]
     if not points:
         return None
     batches = list(zip(*_batches(record, clock), strict=True))
     traces = [
-        _line([p[0] for p in points], [p[1] for p in points], "noise scale", "var:series-4", width=2),
-        _line([p[0] for p in batches], [p[1] for p in batches], "global batch", "var:series-0", shape="hv", width=1.5),
+        marks.line([p[0] for p in points], [p[1] for p in points], "noise scale", "var:series-4", width=2),
+        marks.line(
+            [p[0] for p in batches], [p[1] for p in batches], "global batch", "var:series-0", shape="hv", width=1.5
+        ),
     ]
     values = [value for _, value in (*points, *batches) if value > 0]
     ticks = [2**power for power in range(int(log2(min(values))), int(log2(max(values))) + 2)]
     ticks = ticks[:: 1 + len(ticks) // 8]
     scale = {"type": "log", "tickmode": "array", "tickvals": ticks, "ticktext": [f"{tick:,}" for tick in ticks]}
-    layout = {"xaxis": clock.axis(), "yaxis": {**_axis("samples", rangemode="normal"), **scale}}
+    layout = {"xaxis": clock.axis(), "yaxis": {**marks.axis("samples", rangemode="normal"), **scale}}
     said = "Batches far below the noise scale waste time, batches far above it waste samples."
     return Figure("noise", "Gradient noise scale", said, traces, layout, wide=False)
 
@@ -294,135 +270,8 @@ def _workers(record: Record) -> dict[str, dict[str, str]]:
     return styles
 
 
-def _verdict_markers(decisions: Sequence[Decision], clock: Clock) -> list[dict[str, Any]]:
-    traces = []
-    for verdict, symbol in SYMBOLS.items():
-        chosen = [d for d in decisions if d.verdict == verdict and _tried(d) is not None]
-        if not chosen:
-            continue
-        traces.append(
-            {
-                "type": "scatter",
-                "mode": "markers",
-                "name": verdict,
-                "x": [clock(d.t) for d in chosen],
-                "y": [_tried(d) for d in chosen],
-                "text": [escape(d.reason[:120]) for d in chosen],
-                "hovertemplate": "%{text}<extra>" + verdict + "</extra>",
-                "marker": {
-                    "symbol": symbol,
-                    "size": 11,
-                    "color": f"var:{verdict}",
-                    "line": {"width": 1.5, "color": "var:card"},
-                },
-            }
-        )
-    return traces
-
-
-def _tried(decision: Decision) -> int | None:
-    # An accepted change leads to what was tried, any other verdict leads away from it.
-    ends = (decision.after, decision.before) if decision.verdict == "accepted" else (decision.before, decision.after)
-    shape = ends[0] or ends[1]
-    return shape.global_batch if shape else None
-
-
-def _bands(decisions: Sequence[Decision], clock: Clock) -> list[dict[str, Any]]:
-    """Shade each trial from its start to its verdict."""
-    bands: list[dict[str, Any]] = []
-    started: float | None = None
-    for decision in decisions:
-        if decision.verdict == "trial-started":
-            started = decision.t
-        elif started is not None and decision.verdict in SYMBOLS:
-            bands.append(
-                {
-                    "type": "rect",
-                    "xref": "x",
-                    "yref": "paper",
-                    "x0": clock(started),
-                    "x1": clock(decision.t),
-                    "y0": 0,
-                    "y1": 1,
-                    "layer": "below",
-                    "line": {"width": 0},
-                    "fillcolor": f"var:{decision.verdict}",
-                    "opacity": 0.13,
-                }
-            )
-            started = None
-    return bands[-MAX_BANDS:]
-
-
-def _smoothed(
-    points: Sequence[tuple[float, float | None]], name: str, color: str, axis: str = "y"
-) -> list[dict[str, Any]]:
-    """Draw single values as pale dots and their running median as the line to read."""
-    if not points:
-        return []
-    x, y = [p[0] for p in points], [p[1] for p in points]
-    dots = {
-        "type": "scatter",
-        "mode": "markers",
-        "x": x,
-        "y": y,
-        "yaxis": axis,
-        "marker": {"size": 3, "color": color, "opacity": 0.28},
-        "hoverinfo": "skip",
-        "showlegend": False,
-    }
-    line = {**_line(x, _running(y, median), name, color, width=2), "yaxis": axis}
-    return [dots, line] if len(points) > 20 else [{**line, "y": y}]
-
-
-def _running(values: Sequence[float | None], of: Callable[[Sequence[float]], float], reach: int = 7) -> list[float]:
-    present = [value if value is not None else 0.0 for value in values]
-    return [round(of(present[max(0, i - reach) : i + reach + 1]), 6) for i in range(len(present))]
-
-
-def _line(
-    x: Sequence[Any],
-    y: Sequence[Any],
-    name: str,
-    color: str,
-    *,
-    dash: str = "solid",
-    shape: str = "linear",
-    width: float = 2,
-) -> dict[str, Any]:
-    return {
-        "type": "scatter",
-        "mode": "lines",
-        "name": name,
-        "x": list(x),
-        "y": list(y),
-        "line": {"color": color, "dash": dash, "shape": shape, "width": width},
-    }
-
-
-def _axis(title: str, **more: Any) -> dict[str, Any]:
-    return {"title": {"text": title}, "rangemode": "tozero", **more}
-
-
-def _panel_title(title: str, left: float) -> dict[str, Any]:
-    return {
-        "text": title,
-        "xref": "paper",
-        "yref": "paper",
-        "x": left,
-        "y": 1.0,
-        "xanchor": "left",
-        "yanchor": "bottom",
-        "showarrow": False,
-        "yshift": 6,
-    }
-
-
-def _range(values: Any) -> str:
+def _range(values: Mapping[str, float]) -> str:
     numbers = sorted(values.values())
     if not numbers:
         return "no"
     return f"{numbers[0]:g}" if numbers[0] == numbers[-1] else f"{numbers[0]:g} to {numbers[-1]:g}"
-
-
-__all__ = ["Clock", "Figure", "Step", "draw"]

@@ -17,7 +17,8 @@ from plotly.offline.offline import get_plotlyjs
 
 from rex_operator import __version__
 from rex_operator.report.figures import Figure, draw
-from rex_operator.report.record import MAX_WORKERS, Record, read_record
+from rex_operator.report.reader import read_record
+from rex_operator.report.record import MAX_WORKERS, Record
 from rex_operator.report.summary import Summary, summarise
 from rex_operator.report.tables import clock, decisions_section, happenings_section
 

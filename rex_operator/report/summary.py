@@ -17,7 +17,7 @@ from rex_operator.report.record import Record, Step, Stretch
 WARM_UP = 3
 """First steps of a plan that are not measured."""
 ENOUGH = 3
-"""Recorded steps without which a plan is not compared: a run writes a few steps a second, and a poor plan lives short."""
+"""Recorded steps that a comparison needs: a run writes down a few a second, and a poor plan does not live long."""
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import pytest
 
 from rex_operator.report import write_report
 from rex_operator.report.figures import draw
-from rex_operator.report.record import read_record
+from rex_operator.report.reader import read_record
 from rex_operator.report.summary import summarise
 from tests.report.records import plausible, write
 

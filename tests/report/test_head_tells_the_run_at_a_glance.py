@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from rex_operator.report import write_report
-from rex_operator.report.record import read_record
+from rex_operator.report.reader import read_record
 from rex_operator.report.summary import Summary, summarise
 from tests.report.records import plausible, write
 

@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rex_operator.report import write_report
-from rex_operator.report.record import MAX_ROWS, MAX_STEPS, MAX_WORKERS, read_record
+from rex_operator.report.reader import read_record
+from rex_operator.report.record import MAX_ROWS, MAX_STEPS, MAX_WORKERS
 from tests.report.records import plausible, write
 
 WRONG: st.SearchStrategy[Any] = st.sampled_from(
@@ -78,7 +79,7 @@ def test_a_huge_record_gives_a_bounded_picture(tmp_path: Path) -> None:
     assert own < 2_000_000
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(faults=st.lists(st.tuples(st.integers(0, len(SAMPLE) - 1), st.integers(0, 30), WRONG), max_size=20))
 def test_whatever_is_in_a_record_a_page_comes_out(
     tmp_path_factory: pytest.TempPathFactory, faults: list[tuple[int, int, Any]]
