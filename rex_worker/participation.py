@@ -182,6 +182,7 @@ class Participation:
         key = (plan.generation, plan.version)
         if key != self._acknowledged:
             self._acknowledged = key
+            log.info("plan %d of generation %d: first step %d", plan.version, plan.generation, step)
             ack = Ack(generation=plan.generation, plan_version=plan.version, step=step)
             self._link.standing.ack = ack
             self._link.send(ack)
