@@ -49,6 +49,7 @@ def build(target: str, name: str, say: Say) -> Path:
     Raises:
         ClusterError: a program is missing, or the build failed; with the end of what it said.
     """
+    name = _whole_name(name)
     archive = _archive(target, [REPOSITORY / source for source in _TARGETS[target]], name, _BASE_PACKAGES)
     if not archive.exists():
         prerequisites.ensure(prerequisites.IMAGES, say)
@@ -147,6 +148,14 @@ def _archive(name: str, sources: Iterable[Path], *more: str) -> Path:
                 digest.update(f"{relative}\0{path.stat().st_mode & 0o111}\0".encode())
                 digest.update(hashlib.sha256(path.read_bytes()).digest())
     return cache.images() / f"{name}-{digest.hexdigest()[:16]}.tar"
+
+
+def _whole_name(image: str) -> str:
+    """As container runtimes read it: ``rex-operator:1`` is an image of Docker's library."""
+    host, slash, _ = image.partition("/")
+    if slash and ("." in host or ":" in host or host == "localhost"):
+        return image
+    return f"docker.io/{image}" if slash else f"docker.io/library/{image}"
 
 
 def _export(image: str, archive: Path) -> None:

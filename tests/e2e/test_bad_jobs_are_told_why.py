@@ -45,7 +45,7 @@ def test_missing_image_is_named(cluster: Cluster, operator: Installation, worker
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"worker": {"min": 1}}, 'unknown field "spec.worker"'),
+        ({"worker": {"min": 1}}, r'unknown field "(spec\.)?worker"'),
         ({"workers": {"min": 3, "max": 2}}, "is greater than max|min.*max"),
         ({"batch": {"initial": "many", "max": 64}}, "spec.batch.initial"),
     ],

@@ -11,7 +11,7 @@ def test_job_runs_from_apply_to_succeeded_and_is_deleted_whole(
     cluster: Cluster, operator: Installation, worker_image: str, namespace: str
 ) -> None:
     kubectl = cluster.kubectl
-    kubectl.apply(digits("digits", worker_image, epochs=25, pools={"a100": 1, "t4": 1}, minimum=2), namespace=namespace)
+    kubectl.apply(digits("digits", worker_image, epochs=8, pools={"a100": 1, "t4": 1}, minimum=2), namespace=namespace)
 
     running = kubectl.wait(
         "rexjob", "digits", lambda job: holds(job, "Running"), namespace=namespace, seconds=180, what="Running"
