@@ -101,7 +101,7 @@ def version() -> None:
 
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []})
 def operator(context: typer.Context) -> None:
-    """Run the operator (in a cluster, or against one); ``rex operator --help`` lists its options."""
+    """Run the operator (in a cluster, or against one); rex operator --help lists its options."""
     from rex_operator.controller import main as serve
 
     sys.exit(serve(context.args))

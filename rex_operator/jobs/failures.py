@@ -40,6 +40,8 @@ class Verdict:
     fail: bool
     charged: bool
     message: str
+    reason: str = ""
+    """CamelCase cause of a failed job."""
 
 
 def judge(failure: Failure, charged_so_far: int, exit_code: int | None, reasons: Collection[str] = ()) -> Verdict:
@@ -50,11 +52,12 @@ def judge(failure: Failure, charged_so_far: int, exit_code: int | None, reasons:
     what = _describe(exit_code, reasons)
     action = _rule(failure, exit_code, reasons)
     if action == "Fail":
-        return Verdict(True, True, f"{what}, and failure.rules say Fail")
+        return Verdict(True, True, f"{what}, and failure.rules say Fail", "FailureRule")
     if action == "Ignore" or (action is None and NOT_CHARGED.intersection(reasons)):
         return Verdict(False, False, f"{what}; replaced, not charged")
     if charged_so_far >= failure.max_restarts:
-        return Verdict(True, True, f"{what}; failure.maxRestarts ({failure.max_restarts}) is used up")
+        used_up = f"{what}; failure.maxRestarts ({failure.max_restarts}) is used up"
+        return Verdict(True, True, used_up, "RestartsUsedUp")
     return Verdict(False, True, f"{what}; replaced, restart {charged_so_far + 1} of {failure.max_restarts}")
 
 

@@ -6,9 +6,10 @@ import asyncio
 import contextlib
 import secrets
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from rex_operator.api import RexJob
 from rex_operator.channel import Identity, StaticTokens
@@ -33,6 +34,8 @@ class Post:
     session_closed: asyncio.Event | None = None
     """Set while no session of this life is open."""
     ever_connected: bool = False
+    over: bool = False
+    """The life has ended and no other was begun."""
 
     @property
     def target(self) -> Target:
@@ -41,8 +44,18 @@ class Post:
         return Target(self.incarnation, pool.name, pool.device, pool.max_local_batch)
 
 
+class Shift(Protocol):
+    """Who is told of the processes; once for each life."""
+
+    def worker_started(self, post: Post) -> None:
+        """Its process runs."""
+
+    def worker_ended(self, post: Post, code: int) -> None:
+        """Its process has ended with this exit code, and its channel has said its last."""
+
+
 class Crew:
-    """All posts of a run. ``ended(post, incarnation, exit code)`` is called once for each life."""
+    """All posts of a run."""
 
     def __init__(
         self,
@@ -52,10 +65,10 @@ class Crew:
         directory: RunDirectory,
         tokens: StaticTokens,
         secrets_dir: Path,
-        ended: Callable[[Post, int], None],
+        shift: Shift,
     ) -> None:
         self._job, self._program, self._directory = job, program, directory
-        self._tokens, self._secrets_dir, self._ended = tokens, secrets_dir, ended
+        self._tokens, self._secrets_dir, self._shift = tokens, secrets_dir, shift
         self.posts = {seat.worker_id: Post(seat) for seat in seats}
         self._lives: set[asyncio.Task[None]] = set()
         self._disbanding = asyncio.Event()
@@ -67,7 +80,7 @@ class Crew:
     def renew(self, post: Post) -> None:
         """Give the post a new life, to be started with ``start``."""
         post.incarnation = str(uuid.uuid4())
-        post.process, post.ever_connected = None, False
+        post.process, post.ever_connected, post.over = None, False, False
         post.session_closed = asyncio.Event()
         post.session_closed.set()
 
@@ -93,6 +106,10 @@ class Crew:
     def running(self) -> list[Post]:
         """Posts whose process runs."""
         return [post for post in self.posts.values() if post.process is not None and post.process.running]
+
+    def finished(self) -> list[Post]:
+        """Posts whose life has ended without being replaced."""
+        return [post for post in self.posts.values() if post.over]
 
     async def disband(self, patience_s: float) -> None:
         """Start nobody any more; wait for the processes to end by themselves, then ask them to, then end them."""
@@ -131,13 +148,15 @@ class Crew:
         env = worker_environment(self._program, self._job, place, post.seat, post.incarnation, file)
         log = self._directory.log(post.seat.worker_id)
         post.process = await WorkerProcess.start(self._program.command, env, self._program.cwd, log)
+        self._shift.worker_started(post)
         code = await post.process.wait()
         if post.session_closed is not None:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(post.session_closed.wait(), LAST_WORDS_S)
         self._tokens.revoke(identity)
         file.unlink(missing_ok=True)
-        self._ended(post, code)
+        post.over = True
+        self._shift.worker_ended(post, code)
 
     async def _all_gone_within(self, seconds: float) -> None:
         if self._lives:

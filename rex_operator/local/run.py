@@ -22,12 +22,14 @@ import numpy as np
 
 from rex_operator.api import RexJob
 from rex_operator.channel import PATH, ChannelServer, Identity, StaticTokens
-from rex_operator.jobs import Action, Coordinator, Ended, JobView, RunSearch, Save, Send, judge, restart_delay
+from rex_operator.jobs import Action, Coordinator, Ended, JobView, RunSearch, Save, Send
 from rex_operator.local.crew import Crew, Post
+from rex_operator.local.deadlines import Deadlines
 from rex_operator.local.environment import Place, Program, has_gpu
 from rex_operator.local.filling import fill
 from rex_operator.local.process import log_tail
 from rex_operator.local.recorder import Recorder
+from rex_operator.local.restarts import Restarts
 from rex_operator.local.rundir import RunDirectory, RunState, write_whole
 from rex_operator.local.summary import Tally, summarize
 from rex_operator.planning import DecisionRecord, SearchRequest, run_search
@@ -41,8 +43,6 @@ FINISH_PATIENCE_S = 30.0
 STOP_PATIENCE_S = 60.0
 """How long workers may take to save and leave after Ctrl-C."""
 FAIL_PATIENCE_S = 5.0
-HINT_AFTER_S = 60.0
-"""When a worker that has not connected is worth a word."""
 
 Result = Literal["succeeded", "failed", "interrupted"]
 
@@ -85,7 +85,6 @@ class LocalRun:
         emulate: bool | None = None,
     ) -> None:
         self.job, self.directory, self.observer = job, directory, observer
-        self._max_seconds = max_seconds
         self._emulate = not has_gpu() if emulate is None else emulate
         self._program = program
         self._name = f"local/{job.metadata.name}"
@@ -96,9 +95,9 @@ class LocalRun:
         self._past = state or RunState(job=job.metadata.name)
         self._resumed = state is not None
         self._began = time.monotonic()
-        self.charged, self.uncharged = self._past.charged, self._past.uncharged
-        self._failures_in_a_row, self._failed_at_step = 0, -1
-        self._hinted = False
+        self._seats = fill(job.spec)
+        self._restarts = Restarts(job.spec.failure, len(self._seats), self._past.charged, self._past.uncharged)
+        self._deadlines = Deadlines(job.spec, max_seconds)
         self._over = asyncio.Event()
         self._ended: Ended | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -115,9 +114,7 @@ class LocalRun:
         tokens = StaticTokens()
         self._server = ChannelServer(tokens, self)
         with tempfile.TemporaryDirectory(prefix="rex-") as private:
-            self._crew = Crew(
-                self.job, self._program, fill(self.job.spec), self.directory, tokens, Path(private), self._worker_ended
-            )
+            self._crew = Crew(self.job, self._program, self._seats, self.directory, tokens, Path(private), self)
             port = await self._server.start("127.0.0.1", 0)
             checkpoints = self.directory.checkpoints.resolve() if self.job.spec.checkpoint else None
             self._place = Place(self._name, f"ws://127.0.0.1:{port}{PATH}", checkpoints, self._seed, self._emulate)
@@ -151,6 +148,10 @@ class LocalRun:
     def view(self) -> JobView:
         """The job as it stands."""
         return self._coordinator.view()
+
+    def pids(self) -> dict[str, int]:
+        """The processes of the workers that run."""
+        return {post.seat.worker_id: post.process.pid for post in self._crew.running() if post.process is not None}
 
     # --- the channel's news ----------------------------------------------------------------------------------------
 
@@ -222,8 +223,8 @@ class LocalRun:
                 job=self.job.metadata.name,
                 spec=self._spec_text,
                 elapsed_s=self.seconds(),
-                charged=self.charged,
-                uncharged=self.uncharged,
+                charged=self._restarts.charged,
+                uncharged=self._restarts.uncharged,
                 ended=self._ended is not None,
                 success=self._ended.success if self._ended else None,
                 saved=self._coordinator.saved(),
@@ -262,49 +263,39 @@ class LocalRun:
     def _tell_targets(self) -> None:
         self._apply(self._coordinator.set_target(self._crew.targets(), time.monotonic()))
 
-    def _worker_ended(self, post: Post, code: int) -> None:
-        worker_id = post.seat.worker_id
-        rows = {row.incarnation: row for row in self._coordinator.view().workers}
-        row = rows.get(post.incarnation)
-        said = row.failed if row is not None else ""
-        state = row.state if row is not None else "gone"
-        what = f"{worker_id} ended with exit code {code}" + (f": {said}" if said else "")
-        self._apply(self._coordinator.gone(worker_id, post.incarnation, f"exit code {code}", time.monotonic()))
-        if self._ended is not None or self._coordinator.stopping is not None:
-            return
-        if state == "finished":
-            return
-        if not post.ever_connected and code == 0:
-            tail = self._log_tail(worker_id)
-            self._fail("NeverCalledRex", f"{worker_id} ran the script to its end without ever calling rex.init(){tail}")
-            return
-        planned = state in ("leaving", "drained", "stopped")
-        verdict = judge(self.job.spec.failure, self.charged, code, ["Terminated"] if planned else [])
-        self.charged += verdict.charged and not verdict.fail
-        self.uncharged += not verdict.charged
-        if verdict.fail:
-            reason = "RestartsUsedUp" if "maxRestarts" in verdict.message else "FailureRule"
-            self._fail(reason, f"{what}; {verdict.message}{self._log_tail(worker_id)}")
-            return
-        self._event("worker-ended", f"{what}; {verdict.message}")
-        self._replace(post)
+    def worker_started(self, post: Post) -> None:
+        """A worker's process runs."""
+        pid = post.process.pid if post.process is not None else 0
+        self._recorder.event("worker-started", f"{post.seat.worker_id} runs as process {pid}", pid=pid)
 
-    def _replace(self, post: Post) -> None:
+    def worker_ended(self, post: Post, code: int) -> None:
+        """A worker's process has ended, and its channel has said its last."""
+        worker_id, now = post.seat.worker_id, time.monotonic()
+        row = next((row for row in self._coordinator.view().workers if row.incarnation == post.incarnation), None)
+        state, error = (row.state, row.failed) if row is not None else ("gone", "")
+        self._apply(self._coordinator.gone(worker_id, post.incarnation, f"exit code {code}", now))
+        if self._ended is not None or self._coordinator.stopping is not None or state == "finished":
+            return
         step = self._coordinator.progress.step
-        self._failures_in_a_row = self._failures_in_a_row + 1 if step <= self._failed_at_step else 1
-        self._failed_at_step = step
+        then = self._restarts.after(worker_id, state, code, connected=post.ever_connected, error=error, step=step)
+        if then.fail:
+            self._fail(then.fail, f"{then.message}{self._log_tail(worker_id)}")
+        else:
+            self._event("worker-ended", then.message)
+            self._replace(post, then.delay_s)
+
+    def _replace(self, post: Post, delay_s: float) -> None:
         self._crew.renew(post)
         self._tell_targets()
-        rounds = -(-self._failures_in_a_row // len(self._crew.posts))
-        self._crew.start(post, self._place, restart_delay(rounds))
+        self._crew.start(post, self._place, delay_s)
 
     def _fail(self, reason: str, message: str) -> None:
         self._apply(self._coordinator.fail(reason, message, time.monotonic()))
 
     def _log_tail(self, worker_id: str) -> str:
-        tail = log_tail(self.directory.log(worker_id))
-        indented = "\n".join(f"    {line}" for line in tail.splitlines())
-        return f"\n  last lines of {self.directory.log(worker_id)}:\n{indented}" if tail else ""
+        log_file = self.directory.log(worker_id)
+        indented = "\n".join(f"    {line}" for line in log_tail(log_file).splitlines())
+        return f"\n  last lines of {log_file}:\n{indented}" if indented else ""
 
     # --- time ------------------------------------------------------------------------------------------------------
 
@@ -325,27 +316,23 @@ class LocalRun:
         self._revive(view)
 
     def _keep_deadlines(self, view: JobView) -> None:
-        spec, here = self.job.spec, time.monotonic() - self._began
-        silent = [post for post in self._crew.posts.values() if not post.ever_connected]
-        if view.phase == "Pending" or (view.phase == "Recovering" and self._coordinator.group.members == []):
-            if here > spec.pending_deadline_seconds:
-                self._fail("PendingDeadlineExceeded", self._why_pending(silent, view))
-            elif here > HINT_AFTER_S and silent and not self._hinted:
-                self._hinted = True
-                names = ", ".join(post.seat.worker_id for post in silent)
-                self._event("hint", f"{names} not connected after {here:.0f} s; does the script call rex.init()?")
-        if spec.active_deadline_seconds is not None and self.seconds() > spec.active_deadline_seconds:
-            self._fail("DeadlineExceeded", f"activeDeadlineSeconds ({spec.active_deadline_seconds}) are over")
-        if self._max_seconds is not None and here > self._max_seconds and self._coordinator.stopping is None:
-            self.interrupt(f"{self._max_seconds:g} s (--max-seconds) are over")
-
-    def _why_pending(self, silent: Sequence[Post], view: JobView) -> str:
-        bound = f"no group of workers after {self.job.spec.pending_deadline_seconds} s (pendingDeadlineSeconds)"
-        if silent:
-            worker_id = silent[0].seat.worker_id
-            return f"{bound}: the script never called rex.init() on {worker_id}{self._log_tail(worker_id)}"
-        states = ", ".join(f"{row.worker_id} is {row.state}" for row in view.workers)
-        return f"{bound}: {states}"
+        if self._coordinator.stopping is not None:
+            return
+        silent = [worker_id for worker_id, post in self._crew.posts.items() if not post.ever_connected]
+        late = self._deadlines.check(view, silent, time.monotonic() - self._began, self.seconds())
+        if late is None:
+            return
+        match late.what:
+            case "hint":
+                self._event("hint", late.message)
+            case "max":
+                self.interrupt(late.message)
+            case "pending":
+                self._fail(
+                    "PendingDeadlineExceeded", late.message + (self._log_tail(late.silent) if late.silent else "")
+                )
+            case "active":
+                self._fail("DeadlineExceeded", late.message)
 
     def _revive(self, view: JobView) -> None:
         """End the processes that the group has given up, and start again what is needed after a false finish."""
@@ -355,14 +342,10 @@ class LocalRun:
             if row is not None and row.state == "lost" and post.process is not None:
                 self._event("worker-lost", f"{post.seat.worker_id} is given up and replaced")
                 post.process.kill()
-        if (
-            view.phase == "Recovering"
-            and not self._coordinator.finishing
-            and not any(row.state == "starting" for row in view.workers)
-        ):
-            for post in self._crew.posts.values():
-                if post.process is not None and not post.process.running and post.incarnation not in rows:
-                    self._replace(post)
+        if view.phase == "Recovering":
+            for post in self._crew.finished():
+                self._event("worker-revived", f"{post.seat.worker_id} is needed again: the final checkpoint is missing")
+                self._replace(post, self._restarts.delay(view.step))
 
     # --- the end ---------------------------------------------------------------------------------------------------
 
@@ -391,7 +374,7 @@ class LocalRun:
             view,
             self._tally,
             seconds=self.seconds(),
-            restarts=(self.charged, self.uncharged),
+            restarts=(self._restarts.charged, self._restarts.uncharged),
             outcome=result,
             message=message,
         )
