@@ -95,6 +95,8 @@ bench: setup ## run every benchmark, quick form
 .PHONY: crd
 crd: setup ## generate the CRD and the reference from the models
 	@$(PY) -m rex_operator.api.crd >crds/rexjobs.yaml
+	@cp crds/rexjobs.yaml deploy/rexjobs.yaml
+	@cp crds/rexjobs.yaml charts/rex-operator/files/rexjobs.yaml
 	@$(PY) scripts/reference.py >docs/reference/rexjob.md
 
 .PHONY: format
