@@ -63,7 +63,7 @@ def kind(field: dict[str, Any]) -> str:
         return " \\| ".join(f"`{value}`" if value != "" else '`""`' for value in field["enum"])
     if field.get("x-kubernetes-int-or-string"):
         return "amount"
-    name = field.get("type", "any")
+    name: str = field.get("type", "any")
     if name == "array":
         return f"list of {kind(field['items'])}{up_to(field.get('maxItems'))}"
     if name == "object" and isinstance(field.get("additionalProperties"), dict):
