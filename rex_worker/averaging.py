@@ -127,6 +127,10 @@ class GradientAverager:
         self._forget()
         return float(total)
 
+    def clip(self, max_norm: float) -> None:
+        """Scale the averaged gradients down to a norm of at most ``max_norm``; after ``finish``."""
+        torch.nn.utils.clip_grad_norm_([p for bucket in self._buckets for p in bucket.parameters], max_norm)
+
     def reset(self) -> None:
         """Give the step up: forget what was sent and clear the gradients."""
         for bucket in self._buckets:

@@ -8,6 +8,7 @@ until the time-out of what is still in flight, happens in a thread that nobody w
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import time
@@ -20,12 +21,15 @@ from torch._C._distributed_c10d import Store
 
 from rex_worker.errors import GroupLost
 
+log = logging.getLogger("rex.group")
+
 Superseded = Callable[[], bool]
 """Whether a newer generation has been named."""
 
 PATIENCE_S = 2.0
 """A wait is given up this long after a newer generation was first seen (or three times the longest wait before it, if
 that is more): whoever is alive arrives within it."""
+_REMARKABLE_S = 30.0
 _SLICE = timedelta(seconds=0.25)
 
 
@@ -144,15 +148,19 @@ class Group:
     def await_key(self, key: str, deadline: float | None = None) -> bool:
         """Wait until ``key`` is announced; False when ``deadline`` (monotonic seconds) passed first."""
         patience = _Patience(self._superseded, PATIENCE_S)
+        begun, told = time.monotonic(), False
         while self._store is not None:
             with _losing():
                 try:
                     self._store.wait([key], _SLICE)
                     return True
                 except dist.DistStoreError:
-                    pass
-            if deadline is not None and time.monotonic() > deadline:
+                    now = time.monotonic()
+            if deadline is not None and now > deadline:
                 return False
+            if now - begun > _REMARKABLE_S and not told:
+                log.info("waiting for the other workers (%s)", key)
+                told = True
             patience.check()
         return True
 

@@ -28,6 +28,7 @@ from dataclasses import replace
 from types import FrameType, TracebackType
 from typing import Any, Self, TypeVar, overload
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
@@ -120,9 +121,12 @@ class Session:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        clean_exit = isinstance(error, SystemExit) and error.code in (None, 0)
         try:
-            if error is None:
+            if error is None or (clean_exit and self._is_done()):
                 self._finish()
+            elif clean_exit and not isinstance(error, Departed):
+                raise UsageError("the script called sys.exit before its last epoch ended")
             elif not isinstance(error, Departed):
                 self._fail(error)
         except Departed:
@@ -142,11 +146,9 @@ class Session:
                 "the script ended without training: iterate session.epochs(...) and session.loader(...) inside the with"
                 " block"
             )
-        progress = self._replica.progress
-        done = progress.finished or progress.position.epoch >= self._total_epochs
-        if not done and self.world_size > 1:
+        if not self._is_done() and self.world_size > 1:
             raise UsageError(
-                f"the loop ended in epoch {progress.position.epoch} of {self._total_epochs}, but other workers go on;"
+                f"the loop ended in epoch {self._replica.progress.position.epoch} of {self._total_epochs}, but other workers go on;"
                 " to end early on all of them call session.stop()"
             )
         self._training.finish()
@@ -154,12 +156,15 @@ class Session:
         if not self._link.close(CLOSE_S):
             log.warning("the operator could not be told that this worker has finished")
 
+    def _is_done(self) -> bool:
+        if self._replica is None:
+            return False
+        progress = self._replica.progress
+        return progress.finished or progress.position.epoch >= self._total_epochs
+
     def _fail(self, error: BaseException) -> None:
         self._participation.close()
-        if isinstance(error, SystemExit) and error.code in (None, 0):
-            text = "the script called sys.exit before its last epoch ended"
-        else:
-            text = f"{type(error).__name__}: {error}"
+        text = f"{type(error).__name__}: {error}"
         log.error("the training script failed: %s", text)
         self._link.send(Failed(error=text[:2000], step=self.step))
         self._link.close(CLOSE_S)
@@ -224,14 +229,14 @@ class Session:
         self._total_epochs = count
         training, replica = self._start()
         training.settle()
-        while not replica.progress.finished and replica.progress.position.epoch < count:
-            epoch = replica.progress.position.epoch
+        while not replica.progress.finished and (epoch := replica.progress.position.epoch) < count:
             replica.overtaken = False
             training.loop_epoch = epoch
             yield epoch
             training.loop_epoch = None
             if replica.progress.position.epoch == epoch and not replica.progress.finished:
                 self._epoch_left_early(epoch, replica)
+            training.settle()
 
     def _epoch_left_early(self, epoch: int, replica: Replica) -> None:
         if self.world_size > 1 or replica.progress.position.offset == 0:
@@ -248,6 +253,38 @@ class Session:
         After the last batch of a step, the parameters' ``grad`` are those of the mean over the whole global batch.
         """
         self._running().backward(loss)
+
+    def clip_gradients(self, max_norm: float) -> None:
+        """Scale the step's gradients down to a norm of at most ``max_norm``; between ``backward`` and ``step``.
+
+        Acts on the averaged gradients of the whole step, so only with its last micro-batch.
+        """
+        self._running().clip_gradients(max_norm)
+
+    def totals(self, dataset: Any, judge: Callable[[Any], Sequence[float]], batch_size: int = 256) -> list[float]:
+        """Sum figures over a dataset, each sample once, the work shared out over the group. Every worker must call it.
+
+        Args:
+            dataset: Map-style; the samples to judge.
+            judge: Takes a collated batch, returns figures that add up over samples, such as counts of correct answers.
+                Whole numbers come out the same to the last digit for any number of workers.
+            batch_size: Samples per call of ``judge``; as many as memory allows.
+
+        Returns:
+            The sums, on every worker.
+        """
+        reader = ElasticLoader(self._batches, dataset, None, 0, self.device)
+
+        def measure(start: int, stop: int) -> Tensor:
+            sums = torch.zeros(0, dtype=torch.float64)
+            for first in range(start, stop, batch_size):
+                batch = reader.fetch(np.arange(first, min(first + batch_size, stop)))
+                figures = torch.tensor([float(figure) for figure in judge(batch)], dtype=torch.float64)
+                sums = sums + figures if sums.numel() else figures
+            return sums
+
+        with torch.no_grad():
+            return self._running().totals(reader.size, measure)
 
     # --- beside the loop --------------------------------------------------------------------------------------------
 
@@ -302,6 +339,15 @@ class Session:
     def loss(self) -> float:
         """Mean loss over the last step's global batch."""
         return math.nan if self._training is None else self._training.loss
+
+    @property
+    def batch_weight(self) -> float:
+        """What the batch at hand counts in the mean over the step's global batch; 0 for one that only fills in.
+
+        A worker without a share in an epoch's short last step is given such a batch. A script that keeps its own
+        averages over batches weighs with this.
+        """
+        return 0.0 if self._training is None else self._training.batch_weight
 
     # --- inside -----------------------------------------------------------------------------------------------------
 

@@ -6,7 +6,10 @@ It accepts workers, keeps every message they say, and sends what a test tells it
 from __future__ import annotations
 
 import asyncio
+import json
 import os
+import signal
+import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -36,16 +39,58 @@ TOKEN = "token-of-the-test"
 M = TypeVar("M", bound=Message)
 
 
+class Nursery:
+    """Makes worker processes quickly; see ``tests.worker.nursery``."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.worker.nursery"],
+            cwd=ROOT,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def start(self, script: Path, environment: Mapping[str, str], log: Path, exit_file: Path) -> int:
+        """Start a process; returns its pid."""
+        request = {"script": str(script), "env": dict(environment), "log": str(log), "exit": str(exit_file)}
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._process.stdin.write(json.dumps(request) + "\n")
+        self._process.stdin.flush()
+        return int(self._process.stdout.readline())
+
+    def close(self) -> None:
+        for stream in (self._process.stdin, self._process.stdout):
+            if stream is not None:
+                stream.close()
+        self._process.wait()
+
+
 @dataclass
 class Worker:
     """One process and all it ever said."""
 
     worker_id: str
-    process: asyncio.subprocess.Process
+    pid: int
     log: Path
+    exit_file: Path
     messages: list[Any] = field(default_factory=list)
     sockets: list[web.WebSocketResponse] = field(default_factory=list)
     hellos: list[Hello] = field(default_factory=list)
+
+    def signal(self, number: int) -> None:
+        os.kill(self.pid, number)
+
+    @property
+    def exit_code(self) -> int | None:
+        return int(self.exit_file.read_text()) if self.exit_file.exists() else None
+
+    async def end(self) -> int:
+        """Wait for the process to end; returns its exit code (negative: a signal)."""
+        while self.exit_code is None:
+            await asyncio.sleep(0.01)
+        return self.exit_code
 
     def said(self, kind: type[M]) -> list[M]:
         return [message for message in self.messages if isinstance(message, kind)]
@@ -64,9 +109,13 @@ class Worker:
 class Operator:
     """The scripted operator."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, nursery: Nursery) -> None:
         self._folder = folder
+        self._nursery = nursery
+        self._lives = 0
         self.workers: dict[str, Worker] = {}
+        """The latest life of each."""
+        self._all: list[Worker] = []
         self.changed = asyncio.Condition()
         self.port = 0
         self.tokens: list[str] = []
@@ -79,13 +128,15 @@ class Operator:
             script = path
         token = self._folder / "token"
         token.write_text(TOKEN + "\n")
+        self._lives += 1
+        life = f"{worker_id}-{self._lives}"
         environment = {
             **os.environ,
             "PYTHONPATH": str(ROOT),
             "OMP_NUM_THREADS": "1",
             "REX_JOB": "test/job",
             "REX_WORKER_ID": worker_id,
-            "REX_INCARNATION": f"{worker_id}-life",
+            "REX_INCARNATION": life,
             "REX_CHANNEL_URL": f"ws://127.0.0.1:{self.port}/v1/channel",
             "REX_TOKEN_FILE": str(token),
             "REX_DEVICE": "t4",
@@ -93,12 +144,10 @@ class Operator:
             "REX_JOB_SEED": "7",
             **variables,
         }
-        log = self._folder / f"{worker_id}.log"
-        with log.open("ab") as out:
-            process = await asyncio.create_subprocess_exec(
-                sys.executable, str(script), cwd=ROOT, env=environment, stdout=out, stderr=out, start_new_session=True
-            )
-        worker = self.workers[worker_id] = Worker(worker_id, process, log)
+        log, exit_file = self._folder / f"{life}.log", self._folder / f"{life}.exit"
+        pid = self._nursery.start(script, environment, log, exit_file)
+        worker = self.workers[worker_id] = Worker(worker_id, pid, log, exit_file)
+        self._all.append(worker)
         return worker
 
     async def until(self, what: str, condition: Callable[[], bool], timeout: float = 60) -> None:
@@ -127,13 +176,35 @@ class Operator:
     async def ended(self, *workers: Worker, timeout: float = 60) -> list[int]:
         """Wait for the processes' ends; returns their exit codes."""
         try:
-            return [await asyncio.wait_for(worker.process.wait(), timeout) for worker in workers]
+            return [await asyncio.wait_for(worker.end(), timeout) for worker in workers]
         except TimeoutError:
             raise AssertionError(f"a worker did not end\n{self._logs()}") from None
 
+    async def end_of(self, worker: Worker) -> int:
+        """Wait for one process' end; returns its exit code."""
+        return (await self.ended(worker))[0]
+
+    async def until_true(self, what: str, condition: Callable[[], bool], timeout: float = 60) -> None:
+        """Wait for a condition on files, which nobody announces."""
+
+        async def met() -> None:
+            while not condition():
+                await asyncio.sleep(0.02)
+
+        try:
+            await asyncio.wait_for(met(), timeout)
+        except TimeoutError:
+            raise AssertionError(f"waited in vain for: {what}\n{self._logs()}") from None
+
     def _logs(self) -> str:
-        workers = self.workers.values()
-        return "\n".join(f"--- {w.worker_id}: exit {w.process.returncode}\n{w.text()[-3000:]}" for w in workers)
+        return "\n".join(f"--- {w.log.stem}: exit {w.exit_code}\n{w.text()[-3000:]}" for w in self._all)
+
+    async def clear(self) -> None:
+        """Kill what is left."""
+        for worker in self._all:
+            if worker.exit_code is None:
+                worker.signal(signal.SIGKILL)
+                await worker.end()
 
     async def send(self, message: DownMessage, *workers: Worker) -> None:
         for worker in workers:
@@ -196,20 +267,6 @@ def make_plan(generation: int, version: int, batches: Mapping[str, int], **field
 
 def _acks(worker: Worker, version: int) -> Sequence[Ack]:
     return [ack for ack in worker.said(Ack) if ack.plan_version == version]
-
-
-@asynccontextmanager
-async def operator(folder: Path, port: int = 0) -> AsyncIterator[Operator]:
-    """Run an operator on a loopback port; kills the workers that are left at the end."""
-    scripted = Operator(folder)
-    async with serving(scripted, port):
-        try:
-            yield scripted
-        finally:
-            for worker in scripted.workers.values():
-                if worker.process.returncode is None:
-                    worker.process.kill()
-                    await worker.process.wait()
 
 
 @asynccontextmanager

@@ -1,21 +1,43 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from rex_worker.protocol import Left
+from rex_worker.protocol import Checkpointed, Left, Metrics
+from tests.worker.ledger import SCRIPT, Ledgers
 from tests.worker.operator_double import ROOT, Operator
-
-DIGITS = 1437 * 9
 
 pytestmark = pytest.mark.component
 
 
-async def test_workers_train_under_one_plan_and_finish(rex: Operator) -> None:
-    a = await rex.start("w0", ROOT / "examples/digits/train.py", EPOCHS="2")
-    b = await rex.start("w1", ROOT / "examples/digits/train.py", EPOCHS="2")
-    await rex.ready(a, b)
-    await rex.form(1, {"w0": 200, "w1": 56})
-    assert await rex.acknowledged(1, a, b) == {1}
-    assert await rex.ended(a, b) == [0, 0]
-    assert [message.reason for worker in (a, b) for message in worker.said(Left)] == ["finished", "finished"]
-    assert a.said(Left)[0].samples == b.said(Left)[0].samples == 2 * DIGITS
+async def test_the_digits_example_trains_and_finishes(rex: Operator) -> None:
+    workers = [await rex.start(name, ROOT / "examples/digits/train.py", EPOCHS="2") for name in ("w0", "w1")]
+    await rex.ready(*workers)
+    await rex.form(1, {"w0": 400, "w1": 112})
+    assert await rex.acknowledged(1, *workers) == {1}
+    assert await rex.ended(*workers) == [0, 0]
+    for worker in workers:
+        (left,) = worker.said(Left)
+        assert (left.reason, left.samples) == ("finished", 2 * 1437 * 9)
+    assert [metrics.samples for metrics in workers[0].said(Metrics)] == [1437 * 9, 2 * 1437 * 9]
+    assert not workers[1].said(Metrics), "rank 0 speaks for all"
+
+
+async def test_c_100_uneven_shares_of_an_uneven_dataset(rex: Operator, tmp_path: Path) -> None:
+    ledgers = Ledgers(tmp_path)
+    names = ("w0", "w1", "w2")
+    workers = [
+        await rex.start(n, SCRIPT, **ledgers.variables(n), REX_CHECKPOINT_DIR=str(tmp_path / "kept")) for n in names
+    ]
+    await rex.ready(*workers)
+    await rex.form(1, {"w0": 100, "w1": 60, "w2": 40})
+    assert await rex.ended(*workers) == [0, 0, 0]
+    ledgers.check_exactly_once(1003)
+    ledgers.check_same_end(*names)
+    assert [message.final for message in workers[0].said(Checkpointed)] == [True]
+    steps = {name: [(r.step, r.samples) for r in worker.steps()] for name, worker in zip(names, workers, strict=True)}
+    assert steps["w0"] == steps["w1"] == steps["w2"]
+    assert len(steps["w0"]) == 3 * 6, "five full steps and a short one, in each epoch"
+    assert [r.local_batch for r in workers[0].steps()][:6] == [100] * 5 + [1]
+    assert [r.local_batch for r in workers[2].steps()][:6] == [40] * 5 + [1]

@@ -1,0 +1,60 @@
+"""Reads the ledgers of a run and proves that each sample was used in exactly one applied step per epoch."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict
+from pathlib import Path
+from typing import Any
+
+SCRIPT = Path(__file__).with_name("ledger_script.py")
+
+
+class Ledgers:
+    """The ledgers of all lives of all workers, one file each."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def variables(self, name: str, **more: str) -> dict[str, str]:
+        """Environment that makes the script keep the ledger ``name``."""
+        return {"LEDGER": str(self.folder / f"{name}.ledger"), "ENOUGH": str(self.folder / "enough"), **more}
+
+    def entries(self, name: str = "*") -> list[dict[str, Any]]:
+        files = sorted(self.folder.glob(f"{name}.ledger"))
+        return [json.loads(line) for file in files for line in file.read_text().splitlines()]
+
+    def kind(self, kind: str, name: str = "*") -> list[dict[str, Any]]:
+        return [entry for entry in self.entries(name) if entry["kind"] == kind]
+
+    def used(self) -> dict[int, Counter[int]]:
+        """How often each sample was used in applied steps, by epoch.
+
+        A step counts with the generation that applied it; of a worker that died in it, the batch that it was handed.
+        """
+        applied = {entry["step"]: entry["generation"] for entry in self.kind("applied")}
+        counts: dict[int, Counter[int]] = defaultdict(Counter)
+        for entry in self.kind("batch"):
+            if applied.get(entry["step"]) == entry["generation"]:
+                counts[entry["epoch"]].update(entry["indices"])
+        return counts
+
+    def enough(self) -> None:
+        """Let the scripts end their training after the step at hand."""
+        (self.folder / "enough").touch()
+
+    def check_exactly_once(self, size: int) -> None:
+        """Every epoch that was begun: no sample twice; every one before the last: none missing."""
+        used = self.used()
+        assert sorted(used) == list(range(len(used)))
+        for epoch, counts in used.items():
+            assert set(counts.values()) == {1}, f"epoch {epoch}: samples were used more than once"
+            if epoch < len(used) - 1:
+                assert len(counts) == size, f"epoch {epoch}: {size - len(counts)} samples were never used"
+        samples = {entry["samples"] for entry in self.kind("end")}
+        assert samples == {sum(len(counts) for counts in used.values())}
+
+    def check_same_end(self, *names: str) -> None:
+        ends = [entry for name in names for entry in self.kind("end", name)]
+        assert len(ends) == len(names)
+        assert len({(end["step"], end["digest"], end["rate"]) for end in ends}) == 1, ends

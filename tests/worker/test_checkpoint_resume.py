@@ -1,0 +1,108 @@
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+from pathlib import Path
+
+import pytest
+
+from rex_worker.protocol import Checkpointed, Failed, Left, Stop
+from tests.worker.ledger import SCRIPT, Ledgers
+from tests.worker.operator_double import Operator
+
+pytestmark = pytest.mark.component
+
+PACED = {"REX_EMULATE": "1", "REX_EMULATE_SCALE": "0.3", "SAMPLES": "503", "EPOCHS": "10000"}
+
+
+@pytest.fixture
+def ledgers(tmp_path: Path) -> Ledgers:
+    return Ledgers(tmp_path)
+
+
+async def test_c_120_stop_and_resume_with_another_world_size(rex: Operator, ledgers: Ledgers, tmp_path: Path) -> None:
+    keep = {"REX_CHECKPOINT_DIR": str(tmp_path / "kept"), "REX_CHECKPOINT_EVERY": "1000", **PACED}
+    first = [await rex.start(n, SCRIPT, **ledgers.variables(n, **keep)) for n in ("w0", "w1", "w2")]
+    await rex.ready(*first)
+    await rex.form(1, {"w0": 20, "w1": 10, "w2": 13})
+    await rex.reached(20, *first)
+    await rex.send(Stop(reason="suspended"), *first)
+    assert await rex.ended(*first) == [0, 0, 0]
+    assert {left.reason for worker in first for left in worker.said(Left)} == {"stopped"}
+    (committed,) = first[0].said(Checkpointed)
+    (step,) = {left.step for worker in first for left in worker.said(Left)}
+    assert committed.step == step and not committed.final
+
+    again = await rex.start("w0", SCRIPT, **ledgers.variables("again", **keep))
+    await rex.ready(again)
+    await rex.form(2, {"w0": 37}, min_step=step)
+    assert await rex.acknowledged(2, again) == {step + 1}
+    await rex.reached(step + 30, again)
+    ledgers.enough()
+    assert await rex.ended(again) == [0]
+    ledgers.check_exactly_once(503)
+
+
+async def test_the_loss_of_all_workers_costs_no_more_than_a_checkpoint_interval(
+    rex: Operator, ledgers: Ledgers, tmp_path: Path
+) -> None:
+    keep = {"REX_CHECKPOINT_DIR": str(tmp_path / "kept"), "REX_CHECKPOINT_EVERY": "10", **PACED}
+    first = [await rex.start(n, SCRIPT, **ledgers.variables(n, **keep)) for n in ("w0", "w1")]
+    await rex.ready(*first)
+    await rex.form(1, {"w0": 20, "w1": 10})
+    await rex.until("a checkpoint", lambda: len(first[0].said(Checkpointed)) >= 2)
+    for worker in first:
+        worker.signal(signal.SIGKILL)
+    assert await rex.ended(*first) == [-9, -9]
+    done = max(entry["step"] for entry in ledgers.kind("applied"))
+    least = max(message.step for message in first[0].said(Checkpointed))
+    again = [await rex.start(n, SCRIPT, **ledgers.variables(f"{n}-again", **keep)) for n in ("w0", "w1")]
+    await rex.ready(*again)
+    await rex.form(2, {"w0": 20, "w1": 10}, min_step=least)
+    (resumed,) = await rex.acknowledged(2, *again)
+    assert done - 10 < resumed <= done + 1
+    ledgers.enough()
+    assert await rex.ended(*again) == [0, 0]
+    ledgers.check_exactly_once(503)
+
+
+async def test_c_116_a_vanished_checkpoint_ends_the_job_instead_of_starting_over(
+    rex: Operator, ledgers: Ledgers, tmp_path: Path
+) -> None:
+    workers = [
+        await rex.start(n, SCRIPT, **ledgers.variables(n, **PACED), REX_CHECKPOINT_DIR=str(tmp_path / n))
+        for n in ("w0", "w1")
+    ]
+    await rex.ready(*workers)
+    await rex.form(1, {"w0": 20, "w1": 10}, min_step=400)
+    assert await rex.ended(*workers) == [1, 1]
+    for worker in workers:
+        (failed,) = worker.said(Failed)
+        assert "checkpoint of step 400 was committed, but no usable checkpoint was found" in failed.error
+    assert not ledgers.kind("applied")
+
+
+async def test_c_106_stopping_around_an_epoch_end_changes_nothing(
+    rex: Operator, ledgers: Ledgers, tmp_path: Path
+) -> None:
+    """Resume from checkpoints of the step before an epoch's end, at it and after it: the rest is always the same."""
+    kept = tmp_path / "kept"
+    run = {"SAMPLES": "50", "EPOCHS": "3", "REX_CHECKPOINT_KEEP": "100", "REX_CHECKPOINT_EVERY": "1"}
+    whole = await rex.start("w0", SCRIPT, **ledgers.variables("whole", **run), REX_CHECKPOINT_DIR=str(kept))
+    await rex.ready(whole)
+    await rex.form(1, {"w0": 10})
+    assert await rex.ended(whole) == [0]
+    (end,) = ledgers.kind("end", "whole")
+    assert end["step"] == 15
+    for step in (4, 5, 6, 10):
+        folder = tmp_path / f"from-{step}"
+        shutil.copytree(kept / f"step-{step:012d}", folder / f"step-{step:012d}")
+        name = f"from-{step}"
+        resumed = await rex.start("w0", SCRIPT, **ledgers.variables(name, **run), REX_CHECKPOINT_DIR=str(folder))
+        await rex.ready(resumed)
+        await rex.form(1, {"w0": 10}, min_step=step)
+        assert await rex.ended(resumed) == [0]
+        assert ledgers.kind("end", name) == [end], "same steps, same weights, same rate"
+        assert [entry["step"] for entry in ledgers.kind("applied", name)] == list(range(step + 1, 16))
+    assert json.loads((kept / "step-000000000015-final" / "manifest.json").read_text())["samples"] == 150

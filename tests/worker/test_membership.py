@@ -1,0 +1,164 @@
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+
+from rex_worker.protocol import Drain, Leaving, Left
+from rex_worker.protocol import GroupLost as GroupLostMessage
+from tests.worker.ledger import SCRIPT, Ledgers
+from tests.worker.operator_double import Operator
+
+pytestmark = pytest.mark.component
+
+PACED = {"REX_EMULATE": "1", "REX_EMULATE_SCALE": "0.5", "SAMPLES": "503", "EPOCHS": "10000"}
+"""Trains until told that it is enough."""
+
+
+@pytest.fixture
+def ledgers(tmp_path: Path) -> Ledgers:
+    return Ledgers(tmp_path)
+
+
+async def test_a_newcomer_joins_without_a_restart_or_a_lost_step(rex: Operator, ledgers: Ledgers) -> None:
+    a, b, c = [await rex.start(n, SCRIPT, **ledgers.variables(n, **PACED)) for n in ("w0", "w1", "w2")]
+    await rex.ready(a, b, c)
+    await rex.form(1, {"w0": 40, "w1": 20})
+    await rex.reached(20, a, b)
+    await rex.form(2, {"w0": 40, "w1": 20, "w2": 30})
+    (joined,) = await rex.acknowledged(2, a, b, c)
+    await rex.reached(joined + 20, a, b, c)
+    ledgers.enough()
+    assert await rex.ended(a, b, c) == [0, 0, 0]
+    ledgers.check_exactly_once(503)
+    ledgers.check_same_end("w0", "w1", "w2")
+    assert not any(worker.said(GroupLostMessage) for worker in (a, b, c))
+    assert min(report.step for report in c.steps()) == joined > 20
+    steps = [report.step for report in a.steps()]
+    assert steps == sorted(set(steps)), "nothing was done twice"
+
+
+async def test_a_drained_rank_0_leaves_and_the_others_go_on(rex: Operator, ledgers: Ledgers) -> None:
+    a, b, c = [await rex.start(n, SCRIPT, **ledgers.variables(n, **PACED)) for n in ("w0", "w1", "w2")]
+    await rex.ready(a, b, c)
+    await rex.form(1, {"w0": 40, "w1": 20, "w2": 30})
+    await rex.reached(10, a, b, c)
+    await rex.send(Drain(reason="smaller"), a)
+    await rex.form(2, {"w1": 20, "w2": 30}, a)
+    assert await rex.ended(a) == [0]
+    assert [left.reason for left in a.said(Left)] == ["drained"]
+    ledgers.enough()
+    assert await rex.ended(b, c) == [0, 0]
+    ledgers.check_exactly_once(503)
+    ledgers.check_same_end("w1", "w2")
+    assert not any(worker.said(GroupLostMessage) for worker in (a, b, c)), "a planned change loses no step"
+
+
+async def test_a_worker_told_to_go_stays_until_it_is_let_go(rex: Operator, ledgers: Ledgers) -> None:
+    a, b = [await rex.start(n, SCRIPT, **ledgers.variables(n, **PACED)) for n in ("w0", "w1")]
+    await rex.ready(a, b)
+    await rex.form(1, {"w0": 40, "w1": 20})
+    await rex.reached(10, a, b)
+    b.signal(signal.SIGTERM)
+    await rex.until("Leaving", lambda: bool(b.said(Leaving)))
+    stayed = b.last_step
+    await rex.reached(stayed + 5, a, b)
+    await rex.form(2, {"w0": 40}, b)
+    assert await rex.ended(b) == [0]
+    ledgers.enough()
+    assert await rex.ended(a) == [0]
+    assert [left.reason for left in b.said(Left)] == ["drained"]
+    ledgers.check_exactly_once(503)
+
+
+@pytest.mark.parametrize("victim", ["w0", "w1"])
+async def test_c_080_c_081_any_worker_may_be_killed(rex: Operator, ledgers: Ledgers, victim: str) -> None:
+    names = ("w0", "w1", "w2")
+    workers = {n: await rex.start(n, SCRIPT, **ledgers.variables(n, **PACED)) for n in names}
+    await rex.ready(*workers.values())
+    await rex.form(1, {"w0": 40, "w1": 20, "w2": 30})
+    await rex.reached(15, *workers.values())
+    lost = workers.pop(victim)
+    lost.signal(signal.SIGKILL)
+    await rex.until("GroupLost", lambda: all(worker.said(GroupLostMessage) for worker in workers.values()))
+    await rex.form(2, {name: 50 for name in workers})
+    (step,) = await rex.acknowledged(2, *workers.values())
+    await rex.reached(step + 15, *workers.values())
+    ledgers.enough()
+    assert await rex.ended(lost, *workers.values()) == [-signal.SIGKILL, 0, 0]
+    ledgers.check_exactly_once(503)
+    ledgers.check_same_end(*workers)
+    for worker in workers.values():
+        assert len({entry["pid"] for entry in ledgers.kind("applied", worker.worker_id)}) == 1, "no restart"
+
+
+async def test_a_frozen_worker_is_given_up_after_the_collective_time_out(rex: Operator, ledgers: Ledgers) -> None:
+    a, b, c = [await rex.start(n, SCRIPT, **ledgers.variables(n, **PACED)) for n in ("w0", "w1", "w2")]
+    await rex.ready(a, b, c)
+    await rex.form(1, {"w0": 40, "w1": 20, "w2": 30}, collective_timeout_s=2)
+    await rex.reached(15, a, b, c)
+    a.signal(signal.SIGSTOP)
+    await rex.until("GroupLost", lambda: bool(b.said(GroupLostMessage) and c.said(GroupLostMessage)))
+    await rex.form(2, {"w1": 20, "w2": 30}, collective_timeout_s=20)
+    await rex.acknowledged(2, b, c)
+    ledgers.enough()
+    assert await rex.ended(b, c) == [0, 0]
+    ledgers.check_exactly_once(503)
+    ledgers.check_same_end("w1", "w2")
+
+
+async def test_survivors_leave_a_frozen_worker_once_the_operator_has_named_the_next_group(
+    rex: Operator, ledgers: Ledgers
+) -> None:
+    a, b, c = [await rex.start(n, SCRIPT, **ledgers.variables(n, **PACED)) for n in ("w0", "w1", "w2")]
+    await rex.ready(a, b, c)
+    await rex.form(1, {"w0": 40, "w1": 20, "w2": 30}, collective_timeout_s=20)
+    await rex.reached(15, a, b, c)
+    b.signal(signal.SIGSTOP)
+    await rex.form(2, {"w0": 20, "w2": 30})
+    await rex.acknowledged(2, a, c)
+    b.signal(signal.SIGKILL)
+    ledgers.enough()
+    assert await rex.ended(a, c) == [0, 0]
+    ledgers.check_exactly_once(503)
+    ledgers.check_same_end("w0", "w2")
+
+
+async def test_a_busy_rank_0_is_no_lost_one(rex: Operator, ledgers: Ledgers) -> None:
+    names = ("w0", "w1")
+    a, b = [
+        await rex.start(n, SCRIPT, **ledgers.variables(n, EPOCHS="2", LINGER_S="2.5", SAMPLES="1003")) for n in names
+    ]
+    await rex.ready(a, b)
+    await rex.form(1, {"w0": 300, "w1": 200}, collective_timeout_s=1)
+    assert await rex.ended(a, b) == [0, 0]
+    assert not a.said(GroupLostMessage) and not b.said(GroupLostMessage)
+    ledgers.check_exactly_once(1003)
+
+
+async def test_a_chain_of_changes_and_kills_uses_each_sample_once(rex: Operator, ledgers: Ledgers) -> None:
+    """C-104 with real processes: 4 -> 3 by a kill, 3 -> 4 by a new life, 4 -> 2 as planned."""
+    names = ("w0", "w1", "w2", "w3")
+    workers = {n: await rex.start(n, SCRIPT, **ledgers.variables(n, **PACED)) for n in names}
+    await rex.ready(*workers.values())
+    await rex.form(1, dict.fromkeys(names, 10))
+    await rex.reached(12, *workers.values())
+    workers["w1"].signal(signal.SIGKILL)
+    rest = [workers[n] for n in ("w0", "w2", "w3")]
+    await rex.until("GroupLost", lambda: all(worker.said(GroupLostMessage) for worker in rest))
+    await rex.form(2, dict.fromkeys(("w0", "w2", "w3"), 10))
+    again = await rex.start("w1", SCRIPT, **ledgers.variables("w1-again", **PACED))
+    await rex.ready(again)
+    (step,) = await rex.acknowledged(2, *rest)
+    await rex.reached(step + 12, *rest)
+    await rex.form(3, {"w2": 7, "w0": 13, "w1": 11, "w3": 9})
+    (step,) = await rex.acknowledged(3, *rest, again)
+    await rex.reached(step + 12, *rest, again)
+    await rex.form(4, {"w1": 25, "w3": 15}, workers["w0"], workers["w2"])
+    (step,) = await rex.acknowledged(4, workers["w3"], again)
+    await rex.reached(step + 5, workers["w3"], again)
+    ledgers.enough()
+    assert await rex.ended(workers["w0"], workers["w2"], workers["w3"], again) == [0, 0, 0, 0]
+    ledgers.check_exactly_once(503)
+    ledgers.check_same_end("w3", "w1-again")
