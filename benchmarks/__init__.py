@@ -1,1 +1,1 @@
-"""Benchmarks: each is ``python -m benchmarks.NAME [--quick]``, prints a table and, as its last line, one JSON object."""
+"""Benchmarks: each is ``python -m benchmarks.NAME [--quick]``; its last line is one JSON object."""

@@ -31,7 +31,8 @@ from rich.console import Console
 from rich.table import Table
 
 from rex_operator.jobs import JobView
-from rex_operator.local import LocalRun, prepare
+from rex_operator.local.run import LocalRun
+from rex_operator.local.start import prepare
 from rex_operator.planning import DecisionRecord
 from rex_worker.devices import profile_of
 

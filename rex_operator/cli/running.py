@@ -10,8 +10,10 @@ from pathlib import Path
 
 from rex_operator.cli.app import BAD_INPUT, FAILED, INTERRUPTED, SUCCESS
 from rex_operator.cli.screen import LiveScreen, PlainScreen, Screen
-from rex_operator.local import BadInput, LocalRun, Outcome, prepare
+from rex_operator.local.errors import BadInput
+from rex_operator.local.run import LocalRun, Outcome
 from rex_operator.local.rundir import RunDirectory
+from rex_operator.local.start import prepare
 
 EXIT_CODES = {"succeeded": SUCCESS, "failed": FAILED, "interrupted": INTERRUPTED}
 

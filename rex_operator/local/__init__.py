@@ -1,8 +1,1 @@
-"""Runs a RexJob on this machine without Kubernetes."""
-
-from rex_operator.local.errors import BadInput
-from rex_operator.local.manifest import load_job
-from rex_operator.local.run import LocalRun, Observer, Outcome
-from rex_operator.local.start import prepare
-
-__all__ = ["BadInput", "LocalRun", "Observer", "Outcome", "load_job", "prepare"]
+"""Runs a RexJob on this machine without Kubernetes: ``start.prepare`` checks, ``run.LocalRun`` runs."""

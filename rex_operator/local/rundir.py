@@ -97,7 +97,7 @@ class RunDirectory:
         file = self.path / "state.json"
         try:
             return RunState.model_validate_json(file.read_bytes())
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
         except (OSError, ValidationError) as error:
             kind = "is damaged" if isinstance(error, ValidationError) else f"cannot be read ({error})"

@@ -13,7 +13,8 @@ from typing import Any
 import yaml
 
 from rex_operator.jobs import JobView
-from rex_operator.local import LocalRun, Outcome, prepare
+from rex_operator.local.run import LocalRun, Outcome
+from rex_operator.local.start import prepare
 from rex_operator.planning import DecisionRecord
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rex_operator.local import Outcome
+from rex_operator.local.run import Outcome
 from tests.local.scene import Watcher, alive, make_run, pids, play, read_lines, until, write_manifest
 
 pytestmark = pytest.mark.component
