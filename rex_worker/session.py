@@ -20,15 +20,11 @@ from __future__ import annotations
 
 import logging
 import math
-import signal
-import sys
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from types import FrameType, TracebackType
+from types import TracebackType
 from typing import Any, Self, TypeVar, overload
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
@@ -38,15 +34,17 @@ from rex_worker.channel import Introduction
 from rex_worker.checkpoint import CheckpointFolder
 from rex_worker.devices import Pacer, find_device, memory_bytes, profile_of
 from rex_worker.environment import Environment
-from rex_worker.errors import Departed, UsageError
+from rex_worker.errors import UsageError
+from rex_worker.evaluation import SharedEvaluation
 from rex_worker.gate import LateGate
 from rex_worker.keeping import Keeper
+from rex_worker.lifetime import Lifetime, log_to_stderr
 from rex_worker.link import AloneLink, Link, OperatorLink
 from rex_worker.loader import ElasticLoader, Fetch, checked_size
 from rex_worker.meeting import Meeting
 from rex_worker.optimizer import ElasticOptimizer, ElasticScheduler
-from rex_worker.participation import CLOSE_S, Participation
-from rex_worker.protocol import Failed, Left, Metrics, Plan, Ready
+from rex_worker.participation import Participation
+from rex_worker.protocol import Metrics, Plan, Ready
 from rex_worker.replica import Progress, Replica
 from rex_worker.sampler import EpochOrder, Position
 from rex_worker.timing import clock_of
@@ -88,11 +86,12 @@ class Session:
         if environment.channel_url is None:
             self._link = AloneLink(environment)
         else:
-            _log_to_stderr(environment.worker_id)
+            log_to_stderr(environment.worker_id)
             meeting = Meeting(environment.address, self.device)
             self._link = OperatorLink(environment, Introduction(memory_bytes(self.device), meeting.port))
         self._keeper = Keeper(self._folder, environment.checkpoint_every, self._link)
         self._participation = Participation(environment, self._link, self.device, meeting, self._keeper.flush)
+        self._lifetime = Lifetime(self._link, self._participation, self._keeper)
         self._gate = LateGate()
         self._prepared: tuple[torch.nn.Module, Optimizer, Any] | None = None
         self._loader: ElasticLoader | None = None
@@ -100,74 +99,15 @@ class Session:
         self._training: Training | None = None
         self._replica: Replica | None = None
         self._total_epochs = 0
-        self._old_handlers: dict[int, Any] = {}
-
-    # --- life -----------------------------------------------------------------------------------------------------
 
     def __enter__(self) -> Self:
-        if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGTERM, signal.SIGINT) if not self._link.alone else (signal.SIGTERM,):
-                self._old_handlers[number] = signal.signal(number, self._on_signal)
+        self._lifetime.begin()
         return self
-
-    def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        self._participation.told_to_go(signal.Signals(number).name)
-        if self._replica is None:
-            # Nothing is trained yet, so there is nothing to hand over.
-            self._link.send(Left(reason="drained"))
-            self._link.close(CLOSE_S)
-            raise Departed(128 + number if self._link.alone else 0)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        clean_exit = isinstance(error, SystemExit) and error.code in (None, 0)
-        try:
-            if error is None or (clean_exit and self._is_done()):
-                self._finish()
-            elif clean_exit and not isinstance(error, Departed):
-                raise UsageError("the script called sys.exit before its last epoch ended")
-            elif not isinstance(error, Departed):
-                self._fail(error)
-        except Departed:
-            raise
-        except BaseException as late:
-            self._fail(late)
-            raise
-        finally:
-            self._participation.close()
-            self._keeper.flush()
-            for number, handler in self._old_handlers.items():
-                signal.signal(number, handler)
-
-    def _finish(self) -> None:
-        if self._training is None or self._replica is None:
-            raise UsageError(
-                "the script ended without training: iterate session.epochs(...) and session.loader(...) inside the with"
-                " block"
-            )
-        if not self._is_done() and self.world_size > 1:
-            raise UsageError(
-                f"the loop ended in epoch {self._replica.progress.position.epoch} of {self._total_epochs}, but other workers go on;"
-                " to end early on all of them call session.stop()"
-            )
-        self._training.finish()
-        self._link.send(Left(reason="finished", step=self.step, samples=self.samples))
-        if not self._link.close(CLOSE_S):
-            log.warning("the operator could not be told that this worker has finished")
-
-    def _is_done(self) -> bool:
-        if self._replica is None:
-            return False
-        progress = self._replica.progress
-        return progress.finished or progress.position.epoch >= self._total_epochs
-
-    def _fail(self, error: BaseException) -> None:
-        self._participation.close()
-        text = f"{type(error).__name__}: {error}"
-        log.error("the training script failed: %s", text)
-        self._link.send(Failed(error=text[:2000], step=self.step))
-        self._link.close(CLOSE_S)
+        self._lifetime.end(error)
 
     # --- the five lines -------------------------------------------------------------------------------------------
 
@@ -274,17 +214,8 @@ class Session:
             The sums, on every worker.
         """
         reader = ElasticLoader(self._batches, dataset, None, 0, self.device)
-
-        def measure(start: int, stop: int) -> Tensor:
-            sums = torch.zeros(0, dtype=torch.float64)
-            for first in range(start, stop, batch_size):
-                batch = reader.fetch(np.arange(first, min(first + batch_size, stop)))
-                figures = torch.tensor([float(figure) for figure in judge(batch)], dtype=torch.float64)
-                sums = sums + figures if sums.numel() else figures
-            return sums
-
-        with torch.no_grad():
-            return self._running().totals(reader.size, measure)
+        self._running()
+        return self._evaluation.totals(reader, judge, batch_size)
 
     # --- beside the loop --------------------------------------------------------------------------------------------
 
@@ -378,6 +309,8 @@ class Session:
             self._pacer,
         )
         self._replica, self._training, self._gate.training = replica, training, training
+        self._evaluation = SharedEvaluation(self._participation, replica)
+        self._lifetime.begins_training(training, replica, self._total_epochs)
         if isinstance(self._link, AloneLink):
             self._link.found(self._batch_size)
         else:
@@ -385,10 +318,3 @@ class Session:
             self._link.standing.ready = ready
             self._link.send(ready)
         return training, replica
-
-
-def _log_to_stderr(worker_id: str) -> None:
-    """Give a worker process a log, unless its script has set up its own."""
-    if not logging.getLogger().handlers:
-        form = f"%(asctime)s {worker_id} %(levelname)s %(name)s: %(message)s"
-        logging.basicConfig(level=logging.INFO, format=form, stream=sys.stderr)

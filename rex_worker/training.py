@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -28,7 +28,7 @@ from rex_worker.loader import Fetch
 from rex_worker.participation import Participation, Term
 from rex_worker.protocol import Mark, OutOfMemory
 from rex_worker.replica import Replica
-from rex_worker.sampler import EpochOrder, micro_batches, split_in_proportion
+from rex_worker.sampler import EpochOrder, micro_batches
 from rex_worker.step import Step
 from rex_worker.timing import Clock, StepTimes
 
@@ -65,8 +65,6 @@ class Training:
         self._step: Step | None = None
         self._decision = Decision()
         self._micro_ceiling: int | None = None
-        self._evaluations = 0
-        """Shared evaluations since the last step."""
         self._last_end: float | None = None
         self._last_plan: tuple[int, int] = (0, 0)
         self.loop_epoch: int | None = None
@@ -313,7 +311,7 @@ class Training:
         step, plan, before = self._step, self._participation.present.plan, self._replica.progress
         if step is None:
             return
-        step.fate, self._evaluations = "applied", 0
+        step.fate = "applied"
         after = replace(
             before,
             position=before.position.advance(step.total, self._order.size),
@@ -339,31 +337,6 @@ class Training:
         """Clip the averaged gradients, once they are there."""
         if self._step is not None and self._step.fate == "reduced":
             self._averager.clip(max_norm)
-
-    def totals(self, size: int, measure: Callable[[int, int], Tensor]) -> list[float]:
-        """Sum what ``measure(start, stop)`` yields over all ``size`` samples, shared out in proportion to the plan.
-
-        When the group is lost meanwhile, or has gone on to another epoch, this worker measures everything by itself.
-        """
-        term, replica = self._participation.term, self._replica
-        self._evaluations += 1
-        if term is None or replica.overtaken:
-            return _numbers(measure(0, size))
-        parts = split_in_proportion(size, term.local_batches())
-        start = sum(parts[: term.group.rank])
-        mine = measure(start, start + parts[term.group.rank])
-        try:
-            term.group.gate(f"evaluation-{replica.step}-{self._evaluations}")
-            width = int(term.group.gathered(torch.tensor([mine.numel()])).max())
-            sums = mine if mine.numel() else torch.zeros(width, dtype=torch.float64)
-            return _numbers(term.group.gathered(sums).sum(0))
-        except GroupLost as error:
-            self._participation.lose(error, replica.step)
-            return _numbers(measure(0, size))
-
-
-def _numbers(sums: Tensor) -> list[float]:
-    return [float(value) for value in sums.tolist()]
 
 
 def _check_used(step: Step) -> None:

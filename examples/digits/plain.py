@@ -7,7 +7,7 @@ from sklearn.datasets import load_digits
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-EPOCHS = int(os.environ.get("EPOCHS", "60"))
+EPOCHS = int(os.environ.get("EPOCHS", "50"))
 
 
 def load() -> tuple[TensorDataset, Tensor, Tensor]:

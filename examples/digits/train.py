@@ -9,7 +9,7 @@ from torch.utils.data import TensorDataset
 
 import rex_worker as rex
 
-EPOCHS = int(os.environ.get("EPOCHS", "60"))
+EPOCHS = int(os.environ.get("EPOCHS", "50"))
 
 
 def load() -> tuple[TensorDataset, Tensor, Tensor]:
