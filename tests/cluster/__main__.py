@@ -9,11 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tests.cluster import cache, images, prerequisites, programs
-from tests.cluster.providers import LocalCluster, attach
+from tests.cluster.providers import LocalCluster, attach, makes_own
 from tests.cluster.providers.local import remove
 from tests.cluster.shell import ClusterError
-
-IMAGES = {"operator": "registry.local/rex-operator:dev", "worker": "registry.local/rex-worker:dev"}
 
 
 def main() -> int:
@@ -34,7 +32,9 @@ def main() -> int:
     down.add_argument("--all", action="store_true", help="those that crashed test runs left, too")
     command("status", _status, "show whether the cluster runs, and its nodes and pods")
     load = command("load-image", _load, "bring images onto the nodes")
-    load.add_argument("image", nargs="*", default=list(IMAGES), help="'operator', 'worker' or the path of an archive")
+    load.add_argument(
+        "image", nargs="*", default=list(images.NAMES), help="'operator', 'worker' or the path of an archive"
+    )
 
     arguments = parser.parse_args()
     try:
@@ -50,13 +50,16 @@ def _say(line: str) -> None:
 
 
 def _build(_: argparse.Namespace) -> None:
-    prerequisites.ensure_root()
-    prerequisites.ensure((*prerequisites.NODES, *prerequisites.IMAGES), _say)
-    found = programs.find(programs.ALL, _say)
-    images.pause(found["pause"], _say)
-    for target, name in IMAGES.items():
-        images.build(target, name, _say)
-    _say(f"all programs and images are in {cache.root()}")
+    if makes_own():
+        prerequisites.ensure_root()
+        prerequisites.ensure((*prerequisites.NODES, *prerequisites.IMAGES), _say)
+        found = programs.find(programs.ALL, _say)
+        images.pause(found["pause"], _say)
+        for target, name in images.NAMES.items():
+            images.build(target, name, _say)
+    else:
+        programs.find(programs.BESIDE_A_CLUSTER, _say)
+    _say(f"what the test cluster needs is in {cache.root()}")
 
 
 def _up(arguments: argparse.Namespace) -> None:
@@ -95,11 +98,11 @@ def _status(arguments: argparse.Namespace) -> None:
 def _load(arguments: argparse.Namespace) -> None:
     cluster = attach(_running(arguments), _say)
     for image in arguments.image:
-        archive = images.build(image, IMAGES[image], _say) if image in IMAGES else Path(image)
+        archive = images.build(image, images.NAMES[image], _say) if image in images.NAMES else Path(image)
         if not archive.is_file():
-            raise ClusterError(f"{image}: neither {' nor '.join(IMAGES)} nor an image archive's path")
+            raise ClusterError(f"{image}: neither {' nor '.join(images.NAMES)} nor an image archive's path")
         cluster.load_image(archive)
-        _say(f"{image}: loaded onto the nodes as {IMAGES.get(image, 'what the archive names')}")
+        _say(f"{image}: loaded onto the nodes as {images.NAMES.get(image, 'what the archive names')}")
 
 
 def _kubeconfig(arguments: argparse.Namespace) -> Path:

@@ -17,7 +17,6 @@ from tests.cluster.providers.local import remove
 from tests.cluster.shell import ClusterError, Say
 
 NODES = 3
-WORKER_IMAGE = "registry.local/rex-worker:test"
 _PLACES = 8
 
 
@@ -78,8 +77,9 @@ def cluster(say: Say) -> Iterator[Cluster]:
 @pytest.fixture(scope="session")
 def worker_image(cluster: Cluster, say: Say) -> str:
     """Name of the worker image (without torch: see ``host_python``), on every node."""
-    cluster.load_image(images.build("worker", WORKER_IMAGE, say))
-    return WORKER_IMAGE
+    name = images.NAMES["worker"]
+    cluster.load_image(images.build("worker", name, say))
+    return name
 
 
 def _place(kind: str) -> tuple[str, int]:

@@ -145,6 +145,8 @@ RECIPES = (
 CONTROL_PLANE = ("etcd", "kube-apiserver", "kube-controller-manager", "kubectl")
 WHOLE = (*CONTROL_PLANE, "kube-scheduler", "kubelet", "kube-proxy", "coredns", "pause", *CONTAINERD_PROGRAMS)
 ALL = (*WHOLE, "helm")
+BESIDE_A_CLUSTER = (*CONTROL_PLANE, "helm")
+"""What the tests need even where the cluster is given or made by kind."""
 
 
 def find(names: Iterable[str], say: Say) -> dict[str, Path]:

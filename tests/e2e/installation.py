@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from tests.cluster import images, programs
@@ -83,6 +85,21 @@ class Installation:
             seconds=120,
             what="ready again",
         )
+
+    @contextmanager
+    def stopped(self) -> Iterator[None]:
+        """No operator runs inside the block."""
+        name, replicas = self._deployment()["metadata"]["name"], self._deployment()["spec"]["replicas"]
+        place = (f"deployment/{name}", "-n", self.namespace)
+        self._kubectl("scale", *place, "--replicas=0")
+        try:
+            for pod in self._kubectl.list("pods", selector=_SELECTOR):
+                meta = pod["metadata"]
+                self._kubectl.wait_gone("pod", meta["name"], namespace=meta["namespace"], seconds=60)
+            yield
+        finally:
+            self._kubectl("scale", *place, f"--replicas={replicas}")
+            self._await_rollout()
 
     def log(self) -> str:
         """What the operators have logged, the killed ones' last words too."""

@@ -2,19 +2,46 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
+
 import pytest
 
 from tests.cluster.kubectl import Object
 from tests.cluster.providers import Cluster
 from tests.e2e.installation import Installation
-from tests.e2e.jobs import FOREVER, digits, holds, life, step, workers
+from tests.e2e.jobs import FOREVER, Life, digits, holds, life, log, step, workers
 
 
-def test_survivors_keep_their_processes(
+def test_survivors_of_rank_0_keep_their_processes(
     cluster: Cluster, operator: Installation, worker_image: str, namespace: str
 ) -> None:
+    if not cluster.kills_containers:
+        pytest.skip("needs a way to the nodes to kill a container")
+
+    def kill(pod: Object) -> None:
+        cluster.kill_container(pod, "trainer")
+
+    # Rank 0 holds the group's meeting point: losing it is the hardest case.
+    failure = _lose(cluster, worker_image, namespace, rank=0, how=kill)
+    assert failure["exitCode"] == 137
+
+
+def test_survivors_of_a_deleted_pod_keep_their_processes(
+    cluster: Cluster, operator: Installation, worker_image: str, namespace: str
+) -> None:
+    def delete(pod: Object) -> None:
+        name = pod["metadata"]["name"]
+        cluster.kubectl("delete", "pod", name, "-n", namespace, "--grace-period=0", "--force")
+
+    failure = _lose(cluster, worker_image, namespace, rank=1, how=delete)
+    assert not failure["charged"]
+
+
+def _lose(cluster: Cluster, image: str, namespace: str, *, rank: int, how: Callable[[Object], None]) -> Object:
+    """Lose the worker of that rank and check the others; returns the entry of its end in the job's status."""
     kubectl = cluster.kubectl
-    job = digits("digits", worker_image, epochs=FOREVER, pools={"a100": 1, "t4": 2}, minimum=2)
+    job = digits("digits", image, epochs=FOREVER, pools={"a100": 1, "t4": 2}, minimum=2)
     kubectl.apply(job, namespace=namespace)
     kubectl.wait(
         "rexjob",
@@ -22,38 +49,41 @@ def test_survivors_keep_their_processes(
         lambda job: _whole(job) and step(job) > 20,
         namespace=namespace,
         seconds=240,
-        what="training",
+        what="training with all workers",
     )
-    before = {worker: life(kubectl, namespace, pod) for worker, pod in workers(kubectl, namespace, "digits").items()}
+    before = _lives(cluster, namespace)
     assert set(before) == {"w0", "w1", "w2"}
+    lost = next(worker for worker, its in before.items() if _rank(cluster, namespace, its) == rank)
+    then = kubectl.get("rexjob", "digits", namespace)
+    victim = kubectl.get("pod", before[lost].pod, namespace)
+    assert then is not None
+    assert victim is not None
 
-    # Rank 0 holds the group's meeting point: losing it is the hardest case.
-    lost = _kill(cluster, namespace, before["w0"].pod)
-    grown = kubectl.wait(
+    how(victim)
+    now = kubectl.wait(
         "rexjob",
         "digits",
-        lambda job: _whole(job) and _generation(job) > _generation(lost) and step(job) > step(lost) + 20,
+        lambda job: _whole(job) and _generation(job) > _generation(then) and step(job) > step(then) + 20,
         namespace=namespace,
         seconds=240,
         what="training with a replacement",
     )
-    after = {worker: life(kubectl, namespace, pod) for worker, pod in workers(kubectl, namespace, "digits").items()}
-    assert set(after) == {"w0", "w1", "w2"}
-    assert after["w1"] == before["w1"]
-    assert after["w2"] == before["w2"]
-    assert after["w0"].uid != before["w0"].uid
-    assert grown["status"]["failures"][-1]["worker"] == "w0"
+    after = _lives(cluster, namespace)
+    assert set(after) == set(before)
+    assert {worker for worker in after if after[worker] != before[worker]} == {lost}
+    failure: Object = now["status"]["failures"][-1]
+    assert (failure["worker"], failure["uid"]) == (lost, before[lost].uid)
+    return failure
 
 
-def _kill(cluster: Cluster, namespace: str, pod: str) -> Object:
-    if not cluster.kills_containers:
-        pytest.skip("needs a way to the nodes to kill a container")
-    seen = cluster.kubectl.get("rexjob", "digits", namespace)
-    victim = cluster.kubectl.get("pod", pod, namespace)
-    assert seen is not None
-    assert victim is not None
-    cluster.kill_container(victim, "trainer")
-    return seen
+def _lives(cluster: Cluster, namespace: str) -> dict[str, Life]:
+    pods = workers(cluster.kubectl, namespace, "digits")
+    return {worker: life(cluster.kubectl, namespace, pod) for worker, pod in pods.items()}
+
+
+def _rank(cluster: Cluster, namespace: str, its: Life) -> int:
+    ranks = re.findall(r"generation \d+: rank (\d+) of 3", log(cluster.kubectl, namespace, its.pod))
+    return int(ranks[-1])
 
 
 def _whole(job: Object) -> bool:

@@ -11,13 +11,24 @@ import os
 import shutil
 from pathlib import Path
 
+from tests.cluster import docker
 from tests.cluster.providers.base import DEVICES, Cluster
 from tests.cluster.providers.existing import ExistingCluster, given_kubeconfig
-from tests.cluster.providers.kind import KindCluster, docker_answers
+from tests.cluster.providers.kind import KindCluster
 from tests.cluster.providers.local import LocalCluster
 from tests.cluster.shell import Say
 
-__all__ = ["DEVICES", "Cluster", "ExistingCluster", "KindCluster", "LocalCluster", "attach", "choose"]
+__all__ = [
+    "DEVICES",
+    "Cluster",
+    "ExistingCluster",
+    "KindCluster",
+    "LocalCluster",
+    "attach",
+    "choose",
+    "kind_works",
+    "makes_own",
+]
 
 
 def choose(name: str, nodes: int, say: Say) -> Cluster:
@@ -30,9 +41,19 @@ def choose(name: str, nodes: int, say: Say) -> Cluster:
     if kubeconfig is not None:
         say(f"using the cluster of {kubeconfig}")
         return attach(kubeconfig, say)
-    if shutil.which("kind") and docker_answers():
+    if kind_works():
         return KindCluster.start(name, nodes, say)
     return LocalCluster.start(name, nodes, say)
+
+
+def kind_works() -> bool:
+    """Whether kind and Docker's engine are there."""
+    return shutil.which("kind") is not None and docker.answers()
+
+
+def makes_own() -> bool:
+    """Whether ``choose`` would start the real programs on this machine."""
+    return given_kubeconfig() is None and not kind_works()
 
 
 def attach(kubeconfig: Path, say: Say) -> Cluster:

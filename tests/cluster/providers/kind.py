@@ -14,16 +14,7 @@ from tests.cluster import cache, programs
 from tests.cluster.host_python import HostPython
 from tests.cluster.kubectl import Kubectl, Object
 from tests.cluster.providers.base import Cluster, container_id, equip
-from tests.cluster.shell import ClusterError, Say, run
-
-
-def docker_answers() -> bool:
-    """Whether Docker's engine, not only its client, is there."""
-    try:
-        run("docker", "info", timeout=20)
-    except ClusterError:
-        return False
-    return True
+from tests.cluster.shell import Say, run
 
 
 class KindCluster(Cluster):
