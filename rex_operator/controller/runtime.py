@@ -128,8 +128,7 @@ class JobRuntime:
 
     async def _search(self, request: SearchRequest) -> None:
         result = await self._searches.run(request)
-        if result is not None:
-            self._do(self.coordinator.search_finished(request, result, self._loop.time()))
+        self._do(self.coordinator.search_finished(request, result, self._loop.time()))
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = self._loop.create_task(work)
