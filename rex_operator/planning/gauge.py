@@ -13,7 +13,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from rex_operator.planning.devices import Devices, Sighting
-from rex_operator.planning.statistics import autocorrelation_time, median_error
+from rex_operator.planning.statistics import autocorrelation_time, midmean
 from rex_operator.planning.straggler import RECENT, SpeedChange, find_change
 from rex_operator.planning.types import WorkerInfo
 from rex_operator.planning.windows import Window
@@ -22,7 +22,7 @@ LEARN_STEPS = RECENT
 """Steady steps before a window teaches anything."""
 REFRESH_STEPS = 20
 """New steps after which the workers' speeds are taken anew."""
-LATEST = 60
+LATEST = 200
 """Steps that the medians are taken over, at most."""
 _TIMER = 1e-4
 """Floor of a median's standard error (of the log): clocks are coarse, and identical values are not certainty."""
@@ -37,11 +37,11 @@ class Gauge:
     def __init__(self, devices: Devices) -> None:
         self._devices = devices
         self.overhead_s = 0.0
-        """Median seconds per step beside the slowest worker's compute."""
+        """Usual seconds per step beside the slowest worker's compute."""
         self.step_s = 0.0
-        """Median seconds per step."""
+        """Usual seconds per step."""
         self.error = 0.0
-        """Standard error of the log of a worker's median compute time."""
+        """Standard error of the log of a worker's usual compute time."""
         self.step_error = 0.0
         """... and of the log of the group's step time."""
         self.learned = 0
@@ -80,19 +80,19 @@ class Gauge:
         latest = steps[-LATEST:]
         compute = np.array([s.compute_s for s in latest])
         times = np.array([s.step_s for s in latest])
-        self.step_s = float(np.median(times))
-        self.overhead_s = max(0.0, float(np.median(times - compute.max(axis=1))))
         logs = np.log(np.maximum(compute, 1e-9))
-        workers_shown = range(0, logs.shape[1], max(1, logs.shape[1] // _SAMPLED))
-        tau = autocorrelation_time([logs[:, i] for i in workers_shown])
-        dependence = math.sqrt(min(tau, _MOST_DEPENDENT))  # neighbouring steps are alike: fewer than they seem
-        self.step_error = dependence * max(_TIMER, median_error(np.log(np.maximum(times, 1e-9))))
-        errors = [dependence * max(_TIMER, median_error(logs[:, i])) for i in range(logs.shape[1])]
+        shown = range(0, logs.shape[1], max(1, logs.shape[1] // _SAMPLED))
+        tau = min(autocorrelation_time([logs[:, i] for i in shown]), _MOST_DEPENDENT)
+        log_step, step_error = midmean(np.log(np.maximum(times, 1e-9)))
+        self.step_s = math.exp(log_step)
+        self.step_error = max(_TIMER, step_error * math.sqrt(tau))
+        self.overhead_s = max(0.0, midmean(times - compute.max(axis=1))[0])
+        middles = [midmean(series) for series in logs.T]
+        errors = [max(_TIMER, error * math.sqrt(tau)) for _, error in middles]
         self.error = float(np.median(errors))
-        middles = np.exp(np.median(logs, axis=0)) / accumulation
         sightings = [
-            Sighting(workers[worker], window.shares[worker] / accumulation, float(seconds), error**2)
-            for worker, seconds, error in zip(window.workers, middles, errors, strict=True)
+            Sighting(workers[worker], window.shares[worker] / accumulation, math.exp(level) / accumulation, error**2)
+            for worker, (level, _), error in zip(window.workers, middles, errors, strict=True)
             if worker in workers
         ]
         self._devices.learn(sightings, at, moved)

@@ -28,8 +28,12 @@ class Patience:
         self._promise: tuple[float, float] | None = None
 
     def reset(self) -> None:
-        """Something outside changed (team, a worker's speed, the batch): begin anew."""
+        """The team or the batch changed: begin anew."""
         self._moves, self._doubt, self._promise = 0, 1.0, None
+
+    def disturbed(self) -> None:
+        """A worker changed its speed: the last move cannot be held to its promise any more."""
+        self._promise = None
 
     @property
     def threshold(self) -> float:

@@ -68,6 +68,7 @@ class Planner:
         self._incumbent = (saved.global_batch, saved.accumulation) if saved else (spec.batch.initial, 1)
         self._issued: PlanDraft | None = None
         self._running: PlanDraft | None = None
+        self._stray = False
         self._trial: Trial | None = None
         self._trials = saved.trials if saved else 0
         self._searches = 0
@@ -100,9 +101,13 @@ class Planner:
         return self._issue("membership", words.membership(workers, draft), draft, before)
 
     def plan_running(self, version: int, generation: int, draft: PlanDraft, step: int, now: float) -> None:
-        """All workers run ``draft`` since ``step``: its window begins."""
-        self._clock(now)
-        self._running = draft
+        """All workers run ``draft`` since ``step``: its window begins.
+
+        What runs is what counts: a planner of another life may have issued it, even as a trial that nobody judges now.
+        """
+        at = self._clock(now)
+        self._running = self._issued = draft
+        self._stray = self._trial is None and _key(draft) != _key(self._fitting(*self._incumbent, at))
         self._known.running(version, generation, draft, step, now)
 
     def observe(self, worker_id: str, incarnation: str, generation: int, report: StepReport, now: float) -> None:
@@ -110,20 +115,19 @@ class Planner:
         self._known.observe(worker_id, incarnation, generation, report, now)
 
     def out_of_memory(self, worker_id: str, local_batch: int, now: float) -> PlanDraft | None:
-        """Learn that ``local_batch`` does not fit on the worker; return the plan to go on with, if it must change.
+        """Learn that a pass of ``local_batch`` samples does not fit on the worker; return the plan to go on with.
 
+        None: the plan that was issued last does not ask for that much, or no plan can help (see ``impossible``).
         The batch is kept: more passes of smaller micro-batches. A trial that asked too much is rolled back.
         """
         at, worker, plan = self._clock(now), self._known.workers.get(worker_id), self._issued
         if worker is None or plan is None:
             return None
-        ran = self._running or plan  # a plan on its way is not what ran out of memory
-        micro_batch = -(-local_batch // ran.accumulation)
-        self._known.devices.out_of_memory(worker, micro_batch)
+        self._known.devices.out_of_memory(worker, local_batch)
         if self._known.fits(plan):
             return None
         trial, self._trial = self._trial, None
-        reason = words.out_of_memory(worker, micro_batch)
+        reason = words.out_of_memory(worker, local_batch)
         if trial is not None:
             self._cooldown.failed(direction(_key(trial.incumbent), _key(trial.plan)), at)
         try:
@@ -147,6 +151,10 @@ class Planner:
         change = known.gauge.read(window, known.workers, running.accumulation, at)
         if self._trial is not None and (window.diverged or self._barren(window)):
             return self._give_up(self._trial, window, at)
+        if self._stray:
+            self._stray = False
+            reason = f"A trial of {words.plan(*_key(running))} was cut off, so it tells nothing: it may start over."
+            return self._issue("inconclusive", reason, self._fitting(*self._incumbent, at), running)
         if not known.gauge.learned:
             return None
         if self._trial is not None:
@@ -157,7 +165,7 @@ class Planner:
         self, running: PlanDraft, window: Window, change: SpeedChange | None, at: float
     ) -> PlanDraft | None:
         if change is not None:
-            self._patience.reset()
+            self._patience.disturbed()
         self._patience.kept(self._known.gauge.step_s)
         if change is None and not self._patience.ripe(len(window.ripe())):
             return None

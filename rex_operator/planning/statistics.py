@@ -145,14 +145,33 @@ def block_medians(sample: Sample, length: int) -> Sample:
     return np.asarray(np.median(sample[sample.size - blocks * length :].reshape(blocks, length), axis=1))
 
 
-def median_error(sample: Sample) -> float:
-    """Return a robust standard error of the sample's median, blind to slow trends; infinity below 4 values.
+def spread(sample: Sample) -> float:
+    """Return a robust standard deviation: the scaled median absolute deviation (it may be 0 for a coarse timer)."""
+    return 1.4826 * float(np.median(np.abs(sample - np.median(sample)))) if sample.size else 0.0
 
-    The spread is taken from first differences (median absolute), so that a drifting or decaying series does not
-    pass its trend off as noise.
+
+def midmean(sample: Sample) -> tuple[float, float]:
+    """Return the mean of the middle half and its standard error for independent values (Tukey & McLaughlin 1963).
+
+    As deaf to outliers as a median, and steady where a median jumps: on series with two values. The error is infinite
+    below 4 values.
+    """
+    if not sample.size:
+        raise ValueError("a mean needs at least one value")
+    ordered = np.sort(sample)
+    cut = sample.size // 4
+    middle = ordered[cut : sample.size - cut]
+    if sample.size < 4:
+        return float(middle.mean()), math.inf
+    winsorised = np.clip(ordered, middle[0], middle[-1])
+    return float(middle.mean()), float(winsorised.std(ddof=1)) / (middle.size / sample.size * math.sqrt(sample.size))
+
+
+def trendless_median_error(sample: Sample) -> float:
+    """Return a robust standard error of the median; infinity below 4 values.
+
+    The spread is taken from first differences, so that a trend does not pass for noise.
     """
     if sample.size < 4:
         return math.inf
-    steps = np.diff(sample)
-    sigma = 1.4826 * float(np.median(np.abs(steps - np.median(steps)))) / math.sqrt(2)
-    return 1.2533 * sigma / math.sqrt(sample.size)
+    return 1.2533 * spread(np.diff(sample)) / math.sqrt(2 * sample.size)

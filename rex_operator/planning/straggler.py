@@ -7,12 +7,13 @@ the one. Compute time apart from waiting tells, but a z-score across workers can
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from rex_operator.planning.statistics import mann_whitney
+from rex_operator.planning.statistics import Sample, autocorrelation_time, mann_whitney, spread
 from rex_operator.planning.windows import GroupStep
 
 RECENT = 8
@@ -21,8 +22,12 @@ PAST = 40
 """Steps before them that it is compared with, at most."""
 RATIO = 1.15
 """A change of a worker's compute time, relative to that of the others, that matters."""
+CLEAR = 4.0
+"""... and stand out of its noise by so many standard errors, the dependence of neighbouring steps counted in."""
 ALPHA = 1e-3
 """One-sided level, shared among the workers."""
+
+_MANY = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +53,11 @@ def find_change(steps: Sequence[GroupStep]) -> SpeedChange | None:
     past, recent = times[:-RECENT], times[-RECENT:]
     moved = np.median(recent, axis=0) - np.median(past, axis=0)
     workers = moved.size
-    relative = (
-        moved - np.array([_others(moved, i) for i in range(workers)]) if workers < 64 else moved - np.median(moved)
-    )
+    relative = moved - _of_others(moved)
     suspect = int(np.argmax(np.abs(relative)))
-    if abs(relative[suspect]) < np.log(RATIO):
+    before = past[:, suspect]
+    noise = spread(before) * math.sqrt(autocorrelation_time([before]) * (1 / RECENT + 1 / len(before)))
+    if abs(relative[suspect]) < max(math.log(RATIO), CLEAR * 1.2533 * noise):
         return None
     test = mann_whitney(recent[:, suspect], past[:, suspect])
     p = test.p_greater if relative[suspect] > 0 else test.p_less
@@ -66,6 +71,10 @@ def find_change(steps: Sequence[GroupStep]) -> SpeedChange | None:
     return SpeedChange(suspect, float(np.exp(relative[suspect])), p, steps[len(steps) - len(series) + first].step)
 
 
-def _others(moved: np.ndarray, index: int) -> float:
-    rest = np.delete(moved, index)
-    return float(np.median(rest)) if rest.size else 0.0
+def _of_others(moved: Sample) -> Sample:
+    """Return for each worker the median change of all the others; 0 for one alone."""
+    if moved.size == 1:
+        return np.zeros(1)
+    if moved.size > _MANY:  # leaving one out of so many changes nothing
+        return np.full(moved.size, np.median(moved))
+    return np.array([np.median(np.delete(moved, i)) for i in range(moved.size)])

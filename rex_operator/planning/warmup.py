@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from rex_operator.planning.statistics import Sample, median_error
+from rex_operator.planning.statistics import Sample, trendless_median_error
 
 BLOCK = 5
 """Steps per block of the settling check."""
@@ -50,5 +50,5 @@ def _agree(first: Sample, second: Sample) -> bool:
     low, high = sorted((float(np.median(first)), float(np.median(second))))
     if not (math.isfinite(high) and low > 0):
         return False
-    noise = 2 * math.hypot(median_error(first), median_error(second)) / low
+    noise = 2 * math.hypot(trendless_median_error(first), trendless_median_error(second)) / low
     return (high - low) / low <= min(max(TOLERANCE, noise), WIDEST)

@@ -152,7 +152,8 @@ class Job:
         for worker, device in self.devices.items():
             ceiling = self.memory.get(device.kind)
             if ceiling is not None and math.ceil(plan.local_batches[worker] / plan.accumulation) > ceiling:
-                draft = self.planner.out_of_memory(worker, plan.local_batches[worker], self.now)
+                micro = math.ceil(plan.local_batches[worker] / plan.accumulation)
+                draft = self.planner.out_of_memory(worker, micro, self.now)
                 if draft is not None:
                     self._take_up(draft)
                 return

@@ -73,7 +73,8 @@ def test_c_169_when_not_even_one_sample_fits_it_is_said_plainly() -> None:
     made, draft = planner(128)
     for attempt in range(200):
         made.plan_running(attempt + 1, 1, draft, attempt + 1, float(attempt))
-        after = made.out_of_memory("w0", draft.local_batches["w0"], float(attempt))
+        micro = math.ceil(draft.local_batches["w0"] / draft.accumulation)
+        after = made.out_of_memory("w0", micro, float(attempt))
         if after is None:
             break
         draft = after

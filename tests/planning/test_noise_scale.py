@@ -101,11 +101,7 @@ def test_one_worker_alone_tells_nothing() -> None:
     assert pooled_estimate(np.array([32.0, 0.0]), np.array([2.0, 5.0]), 2.0) is None
 
 
-@given(
-    st.lists(
-        st.tuples(st.floats(0, 1e300), st.floats(0, 1e300), st.floats(0, 1e300)), min_size=1, max_size=60
-    )
-)
+@given(st.lists(st.tuples(st.floats(0, 1e300), st.floats(0, 1e300), st.floats(0, 1e300)), min_size=1, max_size=60))
 def test_whatever_is_reported_the_state_is_json_and_the_scale_is_sane(rows: list[tuple[float, float, float]]) -> None:
     estimator = NoiseEstimator()
     for a, b, whole in rows * 3:

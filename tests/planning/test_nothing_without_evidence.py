@@ -37,7 +37,7 @@ def run_trial(times: np.ndarray, before: int, spec: Validation) -> str:
 
 
 def ar1(rng: np.random.Generator, n: int, rho: float) -> np.ndarray:
-    noise = rng.normal(size=n) * np.sqrt(1 - rho * rho)
+    noise: np.ndarray = rng.normal(size=n) * np.sqrt(1 - rho * rho)
     noise[0] = rng.normal()
     for i in range(1, n):
         noise[i] += rho * noise[i - 1]
@@ -45,7 +45,13 @@ def ar1(rng: np.random.Generator, n: int, rho: float) -> np.ndarray:
 
 
 def series(rho: float, drift: float = 0.0) -> Callable[[np.random.Generator], np.ndarray]:
-    return lambda rng: np.exp(0.05 * ar1(rng, 1000, rho) + drift * np.linspace(-0.5, 0.5, 1000))
+    trend = drift * np.linspace(-0.5, 0.5, 1000)
+
+    def draw(rng: np.random.Generator) -> np.ndarray:
+        times: np.ndarray = np.exp(0.05 * ar1(rng, 1000, rho) + trend)
+        return times
+
+    return draw
 
 
 @pytest.mark.parametrize(

@@ -165,16 +165,14 @@ def test_c_164_a_small_space_is_searched_in_few_trials_and_then_left_alone(seed:
         return Measured(*plan, seconds, 1e-5)
 
     current, seen = (64, 1), [measure((64, 1))]
-    for trials in range(9):
+    for _ in range(9):
         result = run_search(request(batch_min=64, batch_max=512, current=current, measured=tuple(seen)))
         if result.choice is None:
             break
         plan = (result.choice.global_batch, result.choice.accumulation)
         assert plan not in {(m.global_batch, m.accumulation) for m in seen}
         seen.append(measure(plan))
-        value = [
-            log_objective(np.array([float(m.global_batch)]), np.array([m.seconds]), 500.0, 64)[0] for m in seen
-        ]
+        value = [log_objective(np.array([float(m.global_batch)]), np.array([m.seconds]), 500.0, 64)[0] for m in seen]
         best = seen[int(np.argmax(value))]
         current = (best.global_batch, best.accumulation)
-    assert trials <= 8
+    assert len(seen) <= 9

@@ -67,8 +67,7 @@ def test_c_136_repeats_and_disorder_change_nothing_and_gaps_only_remove() -> Non
     arrivals = []
     for step, worker in everything:
         if (step, worker) not in dropped:
-            for _ in range(rng.integers(1, 4)):
-                arrivals.append((step * 0.1 + rng.uniform(0, 30), step, worker))
+            arrivals += [(step * 0.1 + rng.uniform(0, 30), step, worker) for _ in range(rng.integers(1, 4))]
     for at, step, worker in sorted(arrivals):
         messy.take(worker, f"{worker}-1", 1, report(step, worker), at)
     assert times(messy) == times(clean)
