@@ -9,8 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tests.cluster import cache, images, prerequisites, programs
-from tests.cluster.providers import LocalCluster, attach, makes_own
-from tests.cluster.providers.local import remove
+from tests.cluster.providers import attach, makes_own, remove, start
 from tests.cluster.shell import ClusterError
 
 
@@ -70,9 +69,9 @@ def _up(arguments: argparse.Namespace) -> None:
             _say(f"the cluster already runs with {len(cluster.node_names())} nodes")
         except ClusterError:
             _say("the cluster of an earlier run does not answer: starting anew")
-            LocalCluster.start(arguments.name, arguments.nodes, _say)
+            start(arguments.name, arguments.nodes, _say)
     else:
-        LocalCluster.start(arguments.name, arguments.nodes, _say)
+        start(arguments.name, arguments.nodes, _say)
     print(f"export KUBECONFIG={kubeconfig} REX_TEST_KUBECONFIG={kubeconfig}")
 
 

@@ -11,7 +11,8 @@ import os
 import shutil
 from pathlib import Path
 
-from tests.cluster import docker
+from tests.cluster import cache, docker
+from tests.cluster.providers import kind, local
 from tests.cluster.providers.base import DEVICES, Cluster
 from tests.cluster.providers.existing import ExistingCluster, given_kubeconfig
 from tests.cluster.providers.kind import KindCluster
@@ -28,6 +29,8 @@ __all__ = [
     "choose",
     "kind_works",
     "makes_own",
+    "remove",
+    "start",
 ]
 
 
@@ -41,9 +44,21 @@ def choose(name: str, nodes: int, say: Say) -> Cluster:
     if kubeconfig is not None:
         say(f"using the cluster of {kubeconfig}")
         return attach(kubeconfig, say)
-    if kind_works():
-        return KindCluster.start(name, nodes, say)
-    return LocalCluster.start(name, nodes, say)
+    return start(name, nodes, say)
+
+
+def start(name: str, nodes: int, say: Say) -> Cluster:
+    """Start a cluster in place of one of that name. Raises ``ClusterError`` like ``choose``."""
+    provider = KindCluster if kind_works() else LocalCluster
+    return provider.start(name, nodes, say)
+
+
+def remove(name: str) -> None:
+    """End the cluster ``name``, whoever made it and whatever state it is in."""
+    if (cache.clusters() / name / kind.MARK).exists():
+        kind.remove(name)
+    else:
+        local.remove(name)
 
 
 def kind_works() -> bool:
@@ -58,7 +73,9 @@ def makes_own() -> bool:
 
 def attach(kubeconfig: Path, say: Say) -> Cluster:
     """The running cluster of a kubeconfig; one that ``python -m tests.cluster up`` made is known as such again."""
-    state = kubeconfig.parent / "cluster.json"
-    if state.exists() and os.geteuid() == 0:
-        return LocalCluster.attach(kubeconfig.parent, say)
+    folder = kubeconfig.parent
+    if (folder / kind.MARK).exists():
+        return KindCluster.attach(folder, say)
+    if (folder / local.MARK).exists() and os.geteuid() == 0:
+        return LocalCluster.attach(folder, say)
     return ExistingCluster(kubeconfig, say)

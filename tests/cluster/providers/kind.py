@@ -16,42 +16,49 @@ from tests.cluster.kubectl import Kubectl, Object
 from tests.cluster.providers.base import Cluster, container_id, equip
 from tests.cluster.shell import Say, run
 
+MARK = "kind.yaml"
+"""A state folder that has this file is of a kind cluster."""
+
 
 class KindCluster(Cluster):
     """A kind cluster of the tests' own."""
 
-    def __init__(self, name: str, kubectl: Kubectl) -> None:
+    def __init__(self, name: str, kubectl: Kubectl, *, owned: bool) -> None:
         self.name = name
         self.kubectl = kubectl
+        self.owned = owned
 
     @classmethod
     def start(cls, name: str, nodes: int, say: Say) -> KindCluster:
         """Create a cluster with ``nodes`` workers, in place of one that a crashed run left."""
         say("creating a kind cluster (about 2 minutes, and the node image's download the first time)")
-        name = f"rex-{name}"
+        remove(name)
         folder = cache.clusters() / name
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True)
         kubeconfig = folder / "kubeconfig"
-        run("kind", "delete", "cluster", "--name", name, timeout=300)
         mounts = [
             {"hostPath": str(path), "containerPath": str(path), "readOnly": True} for path in HostPython.find().folders
         ]
         roles = [{"role": "control-plane"}, *({"role": "worker", "extraMounts": mounts} for _ in range(nodes))]
         config = {"kind": "Cluster", "apiVersion": "kind.x-k8s.io/v1alpha4", "nodes": roles}
-        (folder / "kind.yaml").write_text(json.dumps(config))
+        (folder / MARK).write_text(json.dumps(config))
         run(
-            *("kind", "create", "cluster", "--name", name, "--wait", "180s"),
-            *("--config", folder / "kind.yaml", "--kubeconfig", kubeconfig),
+            *("kind", "create", "cluster", "--name", f"rex-{name}", "--wait", "180s"),
+            *("--config", folder / MARK, "--kubeconfig", kubeconfig),
             timeout=900,
         )
-        kubectl = Kubectl(shutil.which("kubectl") or programs.find(["kubectl"], say)["kubectl"], kubeconfig)
-        cluster = cls(name, kubectl)
-        equip(kubectl, cluster.node_names())
+        cluster = cls(name, _kubectl(kubeconfig, say), owned=True)
+        equip(cluster.kubectl, cluster.node_names())
         return cluster
+
+    @classmethod
+    def attach(cls, folder: Path, say: Say) -> KindCluster:
+        """The running cluster whose kubeconfig is in ``folder``."""
+        return cls(folder.name, _kubectl(folder / "kubeconfig", say), owned=False)
 
     def load_image(self, archive: Path) -> None:
         """Have kind load it."""
-        run("kind", "load", "image-archive", archive, "--name", self.name, timeout=600)
+        run("kind", "load", "image-archive", archive, "--name", f"rex-{self.name}", timeout=600)
 
     def kill_container(self, pod: Object, container: str) -> None:
         """Ask the node's containerd."""
@@ -61,9 +68,19 @@ class KindCluster(Cluster):
 
     def diagnose(self) -> str:
         """Where kind's own logs can be had."""
-        return f"kind export logs --name {self.name}"
+        return f"kind export logs --name rex-{self.name}"
 
     def stop(self) -> None:
-        """Delete the cluster."""
-        run("kind", "delete", "cluster", "--name", self.name, timeout=300)
-        shutil.rmtree(cache.clusters() / self.name, ignore_errors=True)
+        """Delete the cluster, if this object created it."""
+        if self.owned:
+            remove(self.name)
+
+
+def remove(name: str) -> None:
+    """Delete the kind cluster ``name`` and its state, whether or not there is one."""
+    run("kind", "delete", "cluster", "--name", f"rex-{name}", timeout=300)
+    shutil.rmtree(cache.clusters() / name, ignore_errors=True)
+
+
+def _kubectl(kubeconfig: Path, say: Say) -> Kubectl:
+    return Kubectl(shutil.which("kubectl") or programs.find(["kubectl"], say)["kubectl"], kubeconfig)

@@ -23,6 +23,8 @@ from tests.cluster.node import Node, give_gpus
 from tests.cluster.providers.base import DEVICES, GPUS_PER_NODE, Cluster, container_id
 from tests.cluster.shell import ClusterError, Say, quiet, tail
 
+MARK = "cluster.json"
+"""A state folder that has this file is of such a cluster."""
 _LAST_TO_STOP = ("kube-controller-manager", "kube-scheduler", "kube-apiserver", "etcd")
 _POD_LOG_LINKS = Path("/var/log/containers")
 
@@ -63,7 +65,7 @@ class LocalCluster(Cluster):
     @classmethod
     def attach(cls, folder: Path, say: Say) -> LocalCluster:
         """The running cluster whose state is in ``folder``."""
-        state = json.loads((folder / "cluster.json").read_text())
+        state = json.loads((folder / MARK).read_text())
         return cls(folder.name, state["nodes"], programs.find(programs.WHOLE, say), owned=False)
 
     def _start(self, pause: Path) -> None:
@@ -94,7 +96,7 @@ class LocalCluster(Cluster):
             raise ClusterError(f"{error}\n{tail(kubelet.log)}") from None
 
     def _note(self, nodes: int) -> None:
-        (self.folder / "cluster.json").write_text(json.dumps({"nodes": nodes}))
+        (self.folder / MARK).write_text(json.dumps({"nodes": nodes}))
 
     def load_image(self, archive: Path) -> None:
         """Import it into every node's containerd."""
