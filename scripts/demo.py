@@ -14,6 +14,9 @@ import time
 from pathlib import Path
 from typing import Any
 
+from rex_operator.cli.explain import read_decisions
+from rex_operator.cli.words import batch, percent
+
 ROOT = Path(__file__).resolve().parent.parent
 LEAST, MARGIN = 0.95, 0.01
 JUDGED = ("accepted", "rejected", "inconclusive")
@@ -36,7 +39,7 @@ def main() -> int:
     accuracy = float(summary["metrics"]["accuracy"])
     enough = accuracy >= LEAST and accuracy >= plain - MARGIN
     print(f"\nHeld-out accuracy: {accuracy:.2%} with REX, {plain:.2%} with plain PyTorch")
-    print(f"Plan decisions: {counted(summary)}")
+    print(f"Plan decisions (n/m: batch n in m passes): {counted(summary)}")
     for line in verdicts(folder):
         print(f"  {line}")
     print(f"Report: {(folder / 'report.html').resolve().as_uri()}")
@@ -69,15 +72,16 @@ def counted(summary: dict[str, Any]) -> str:
 def verdicts(folder: Path) -> list[str]:
     """Tell each judged trial with its evidence, one line each."""
     lines = []
-    for text in (folder / "record.jsonl").read_text().splitlines():
-        decision = json.loads(text).get("decision") or {}
-        if decision.get("kind") not in JUDGED or not (evidence := decision.get("evidence")):
+    for _, decision in read_decisions(folder / "record.jsonl"):
+        if decision.kind not in JUDGED or (evidence := decision.evidence) is None:
             continue
-        batches = [str((decision[key] or {}).get("global_batch", "?")) for key in ("plan_from", "plan_to")]
-        p = min(evidence["p_better"], evidence["p_worse"])
+        # An accepted change leads to what was tried, any other verdict leads away from it.
+        ends = decision.plan_from, decision.plan_to
+        kept, tried = ends if decision.kind == "accepted" else reversed(ends)
+        p = min(evidence.p_better, evidence.p_worse)
         lines.append(
-            f"{decision['kind']:<12} batch {' -> '.join(batches):<12} p {p:<8.2g} effect {evidence['effect']:+.1%}"
-            f"  windows {evidence['n_reference']} and {evidence['n_trial']} steps"
+            f"{decision.kind:<12} {batch(tried):>5} against {batch(kept):<5} p {p:<8.2g}"
+            f" effect {percent(evidence.effect):<7} windows {evidence.n_reference} and {evidence.n_trial} steps"
         )
     return lines
 
