@@ -327,7 +327,7 @@ class RexJobSpec(ApiModel):
     suspend: bool = False
     """True drains the workers and keeps the job; false lets it go on from its checkpoint."""
     priority: Annotated[int, Field(ge=-1_000_000, le=1_000_000)] = 0
-    """Jobs with a higher one are placed first."""
+    """Wish for the order among jobs; kept, not yet acted upon."""
     workers: WorkerRange
     pools: Annotated[list[Pool], Field(min_length=1, max_length=MAX_POOLS)]
     """Kinds of device that the job may use; their names cannot change once the job exists."""
