@@ -16,32 +16,16 @@ import numpy as np
 
 from rex_operator.api import RexJobSpec
 from rex_operator.jobs.actions import Action, Ended, RunSearch, Save, Send
-from rex_operator.jobs.group import COLLECTIVE_TIMEOUT_S, Group
+from rex_operator.jobs.group import COLLECTIVE_TIMEOUT_S
+from rex_operator.jobs.knowledge import Knowledge
 from rex_operator.jobs.life import Life, Target
 from rex_operator.jobs.membership import next_members
-from rex_operator.jobs.progress import Progress
-from rex_operator.jobs.roster import Roster, find_lost
+from rex_operator.jobs.roster import find_lost
 from rex_operator.jobs.saved import SavedState
 from rex_operator.jobs.view import JobView, Phase
 from rex_operator.jobs.viewing import make_view
 from rex_operator.planning import CannotPlan, DecisionRecord, PlanDraft, Planner, SearchRequest, SearchResult
-from rex_worker.protocol import (
-    Ack,
-    Checkpointed,
-    Down,
-    Drain,
-    Failed,
-    GroupLost,
-    Hello,
-    Leaving,
-    Left,
-    Metrics,
-    OutOfMemory,
-    Ready,
-    Steps,
-    Stop,
-    Up,
-)
+from rex_worker.protocol import Checkpointed, Down, Drain, Hello, OutOfMemory, Steps, Stop, Up
 
 RESTART_GRACE_S = 30.0
 """After a restart of the operator no silence counts for this long: the workers must find the new one first."""
@@ -58,12 +42,9 @@ class Coordinator:
         self, name: str, spec: RexJobSpec, rng: np.random.Generator, now: float, saved: SavedState | None = None
     ) -> None:
         self.name, self.spec = name, spec
-        known = saved or SavedState()
-        self.planner = Planner(spec, rng, known.planner)
-        self.roster = Roster()
-        self.progress = Progress(known.step, known.samples, known.total_samples)
-        self.group = Group.restored(spec.sync.mode, known, self.roster, now)
-        self.checkpoint_step, self.final_checkpoint = known.checkpoint_step, known.final_checkpoint
+        self.known = Knowledge(spec, saved or SavedState(), now)
+        self.roster, self.progress, self.group = self.known.roster, self.known.progress, self.known.group
+        self.planner = Planner(spec, rng, saved.planner if saved is not None else None)
         self.ended: Ended | None = None
         self.stopping: Stop | None = None
         self._grace_until = now + RESTART_GRACE_S if saved is not None else now
@@ -120,10 +101,11 @@ class Coordinator:
             self._take_in(life, message, now)
         return self._settle(now)
 
-    def search_finished(self, request: SearchRequest, result: SearchResult, now: float) -> list[Action]:
-        """A search that was asked for has its result."""
-        if self._steady():
-            self._issue(self.planner.complete(request, result, now))
+    def search_finished(self, request: SearchRequest, result: SearchResult | None, now: float) -> list[Action]:
+        """A search that was asked for has its result; None when it failed, so that the planner waits no longer."""
+        if self.phase in ("Running", "Recovering"):
+            answer = result or SearchResult(request.number, None, (), "The search failed; what runs stays.")
+            self._issue(self.planner.complete(request, answer, now))
         return self._settle(now)
 
     def tick(self, now: float) -> list[Action]:
@@ -155,28 +137,11 @@ class Coordinator:
 
     def saved(self) -> SavedState:
         """What a later coordinator needs to go on from here."""
-        return SavedState(
-            generation=self.group.generation,
-            plan_version=self.group.version,
-            members=self.group.saved_members(),
-            plan=self.group.plan,
-            checkpoint_step=self.checkpoint_step,
-            final_checkpoint=self.final_checkpoint,
-            step=self.progress.step,
-            samples=self.progress.samples,
-            total_samples=self.progress.total_samples,
-            planner=self.planner.state(),
-        )
+        return self.known.saved(self.planner.state())
 
     def view(self) -> JobView:
         """The job as it stands."""
         return make_view(self)
-
-    @property
-    def finishing(self) -> bool:
-        """Whether the script has ended on some member while others are still at work (a final checkpoint, say)."""
-        members = self.group.members
-        return any(life.left == "finished" for life in members) and any(life.alive for life in members)
 
     @property
     def phase(self) -> Phase:
@@ -186,7 +151,7 @@ class Coordinator:
             return "Succeeded" if self.ended.success else "Failed"
         if self.stopping is not None:
             return "Stopping" if any(life.alive for life in members) else "Stopped"
-        if self.finishing:
+        if self.known.finishing:
             return "Finishing"
         if not self.group.generation:
             return "Pending"
@@ -197,61 +162,24 @@ class Coordinator:
     def _take_in(self, life: Life, message: Up, now: float) -> None:
         match message:
             case Steps():
-                self._steps(life, message, now)
-            case Ready():
-                life.ready_at = now if life.ready_at is None else life.ready_at
-                self.progress.ready(message)
-            case Ack():
-                self._runs(life, message.generation, message.plan_version, message.step)
-            case Metrics():
-                self.progress.report(message)
+                for report in self.known.steps(life, message, now):
+                    self.planner.observe(life.worker_id, life.incarnation, message.generation, report, now)
+                    self._formed_in_vain = 0
             case Checkpointed():
-                self.checkpoint_step = max(self.checkpoint_step, message.step)
-                self.final_checkpoint = self.final_checkpoint or message.final
+                self.known.checkpointed(message)
                 self._actions.append(Save())
-            case GroupLost():
-                life.group_lost = max(life.group_lost, message.generation)
-            case Leaving():
-                life.leaving = True
-            case Left():
-                life.left = message.reason
-                life.step, life.samples = max(life.step, message.step), max(life.samples, message.samples)
-            case Failed():
-                life.failed = message.error
             case OutOfMemory():
                 self._out_of_memory(life, message, now)
-            case Hello():
-                self.roster.counters["second-hello"] += 1
-
-    def _steps(self, life: Life, message: Steps, now: float) -> None:
-        self.roster.counters["thinned-by-worker"] += message.dropped
-        members = self.group.plan.local_batches if self.group.plan is not None else {}
-        for report in message.steps:
-            if not self._runs(life, message.generation, report.plan_version, report.step):
-                continue
-            life.step, life.samples = max(life.step, report.step), max(life.samples, report.samples)
-            self.progress.add(life.worker_id, message.generation, report, members, now)
-            self.planner.observe(life.worker_id, life.incarnation, message.generation, report, now)
-            self._formed_in_vain = 0
-
-    def _runs(self, life: Life, generation: int, version: int, step: int) -> bool:
-        """Note that the worker runs this plan; False when nobody ever made such a plan."""
-        if generation > self.group.generation or version > self.group.version:
-            self.roster.counters["unknown-plan"] += 1
-            return False
-        life.generation = max(life.generation, generation)
-        if version > life.plan_version:
-            life.plan_version, life.plan_step = version, step
-        return True
+            case _:
+                self.known.take_in(life, message, now)
 
     def _out_of_memory(self, life: Life, message: OutOfMemory, now: float) -> None:
         if life not in self.group.members or message.plan_version <= life.out_of_memory:
             return
         life.out_of_memory = message.plan_version
-        try:
-            self._issue(self.planner.out_of_memory(life.worker_id, message.local_batch, now))
-        except CannotPlan as error:
-            self._end(Ended(False, "OutOfMemory", str(error)))
+        self._issue(self.planner.out_of_memory(life.worker_id, message.local_batch, now))
+        if self.planner.impossible is not None:
+            self._end(Ended(False, "OutOfMemory", self.planner.impossible))
 
     # --- decisions -------------------------------------------------------------------------------------------------
 
@@ -260,20 +188,15 @@ class Coordinator:
         if self.ended is None:
             if now >= self._grace_until:
                 find_lost(self.group.members, self.group.generation, self.progress.moved_at, now, COLLECTIVE_TIMEOUT_S)
-            if self._finished():
+            if self.known.finished:
                 self._end(Ended(True, "Finished", "all workers ran the script to its end"))
-            elif self.stopping is None and self.roster.targets_known and not self.finishing:
+            elif self.stopping is None and self.roster.targets_known and not self.known.finishing:
                 self._regroup(now)
                 self._drain_the_unwanted()
                 self._note_running(now)
             self._note_decisions()
         actions, self._actions = self._actions, []
         return actions
-
-    def _finished(self) -> bool:
-        members = self.group.members
-        saved = self.spec.checkpoint is None or self.final_checkpoint
-        return saved and any(life.left == "finished" for life in members) and not any(life.alive for life in members)
 
     def _regroup(self, now: float) -> None:
         everyone_back = all(life.connected for life in self.roster.lives.values() if life.wanted)
@@ -307,7 +230,7 @@ class Coordinator:
         same = [life.key for life in members] == [life.key for life in self.group.members]
         self._formed_in_vain = self._formed_in_vain + 1 if same else 0
         self._formed_at = now
-        message = self.group.form(members, draft, self.checkpoint_step)
+        message = self.group.form(members, draft, self.known.checkpoint_step)
         self._actions.append(Save())
         for life in members:
             life.joined = True

@@ -42,7 +42,7 @@ def make_view(coordinator: Coordinator) -> JobView:
         diverged=progress.diverged,
         metrics=dict(progress.metrics),
         eta_s=max(0, total - progress.samples) / rate if total and rate else None,
-        checkpoint_step=coordinator.checkpoint_step,
+        checkpoint_step=coordinator.known.checkpoint_step,
         decisions=tuple(islice(coordinator.planner.decisions, left_over, None)),
         stale=tuple(life.worker_id for life in group.members if life.alive and _stale(planner, life)),
         unacked=tuple(life.worker_id for life in group.unacked()),

@@ -16,23 +16,22 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 
 from rex_operator.api import RexJob
 from rex_operator.channel import PATH, ChannelServer, Identity, StaticTokens
 from rex_operator.jobs import Action, Coordinator, Ended, JobView, RunSearch, Save, Send
+from rex_operator.local.book import Book, Observer
 from rex_operator.local.crew import Crew, Post
 from rex_operator.local.deadlines import Deadlines
 from rex_operator.local.environment import Place, Program, has_gpu
 from rex_operator.local.filling import fill
 from rex_operator.local.process import log_tail
-from rex_operator.local.recorder import Recorder
 from rex_operator.local.restarts import Restarts
-from rex_operator.local.rundir import RunDirectory, RunState, write_whole
-from rex_operator.local.summary import Tally, summarize
-from rex_operator.planning import DecisionRecord, SearchRequest, run_search
+from rex_operator.local.rundir import RunDirectory, RunState
+from rex_operator.planning import SearchRequest, SearchResult, run_search
 from rex_worker.protocol import Checkpointed, Hello, Membership, Metrics, Plan, Up
 
 log = logging.getLogger(__name__)
@@ -57,19 +56,6 @@ class Outcome:
     seconds: float
 
 
-class Observer(Protocol):
-    """Who shows the run to people. Called in the event loop; must return quickly."""
-
-    def event(self, event: str, message: str) -> None:
-        """Something happened that people may want to know."""
-
-    def decided(self, record: DecisionRecord) -> None:
-        """The planner decided something."""
-
-    def progress(self, view: JobView, seconds: float) -> None:
-        """The job as it stands, several times a second."""
-
-
 class LocalRun:
     """One run, from start to end, or to an interrupt. Use once."""
 
@@ -84,7 +70,8 @@ class LocalRun:
         max_seconds: float | None = None,
         emulate: bool | None = None,
     ) -> None:
-        self.job, self.directory, self.observer = job, directory, observer
+        self.job, self.directory = job, directory
+        self._observer = observer
         self._emulate = not has_gpu() if emulate is None else emulate
         self._program = program
         self._name = f"local/{job.metadata.name}"
@@ -100,7 +87,7 @@ class LocalRun:
         self._deadlines = Deadlines(job.spec, max_seconds)
         self._over = asyncio.Event()
         self._ended: Ended | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._searches: set[asyncio.Task[None]] = set()
         self.summary: dict[str, Any] = {}
         """The run in figures, once it has ended."""
 
@@ -108,8 +95,7 @@ class LocalRun:
 
     async def run(self) -> Outcome:
         """Run to the end of the job, an interrupt, or ``max_seconds``; leave no process behind."""
-        self._recorder = Recorder(self.directory.record, self.seconds)
-        self._tally = Tally.read(self.directory.record)
+        self._book = Book(self.directory, self._observer, self.seconds)
         self._coordinator = self._make_coordinator()
         tokens = StaticTokens()
         self._server = ChannelServer(tokens, self)
@@ -126,7 +112,7 @@ class LocalRun:
                 self._crew.kill()
                 await self._crew.disband(0)
                 await self._server.stop()
-                self._recorder.close()
+                self._book.close()
 
     def seconds(self) -> float:
         """Seconds of this run, over all of its parts."""
@@ -135,13 +121,13 @@ class LocalRun:
     def interrupt(self, reason: str) -> None:
         """Ask for an end that can be continued: first workers save and leave, the second time they are killed."""
         if self._coordinator.stopping is None and self._ended is None:
-            self._event("interrupted", f"{reason}: saving a checkpoint and stopping; once more to stop at once")
+            self._book.event("interrupted", f"{reason}: saving a checkpoint and stopping; once more to stop at once")
             self._apply(self._coordinator.stop(reason, time.monotonic()))
             for post in self._crew.running():
                 if not post.ever_connected and post.process is not None:
                     post.process.terminate()
         else:
-            self._event("interrupted", "stopping at once")
+            self._book.event("interrupted", "stopping at once")
             self._crew.kill()
         self._over.set()
 
@@ -163,11 +149,10 @@ class LocalRun:
     def received(self, identity: Identity, message: Up) -> None:
         """A worker said something."""
         if isinstance(message, Metrics):
-            self._recorder.metrics(message)
-            self._tally.metrics(message.values)
+            self._book.metrics(message)
         self._apply(self._coordinator.message(identity.worker_id, identity.incarnation, message, time.monotonic()))
         if isinstance(message, Checkpointed):
-            self._recorder.event("checkpoint", f"checkpoint at step {message.step} is safe", step=message.step)
+            self._book.record.event("checkpoint", f"checkpoint at step {message.step} is safe", step=message.step)
 
     def closed(self, identity: Identity) -> None:
         """A worker's session is over."""
@@ -181,41 +166,29 @@ class LocalRun:
             match action:
                 case Send(worker_id, incarnation, message):
                     if isinstance(message, Membership):
-                        self._recorder.membership(message)
+                        self._book.record.membership(message)
                     elif isinstance(message, Plan):
-                        self._recorder.plan(message)
+                        self._book.record.plan(message)
                     self._server.send(Identity(self._name, worker_id, incarnation), message)
                 case Save():
-                    self._note_decisions()
+                    self._book.decisions(self._coordinator.planner.decisions)
                     self._save()
                 case RunSearch(request):
-                    self._keep(asyncio.create_task(self._search(request)))
+                    task = asyncio.create_task(self._search(request))
+                    self._searches.add(task)
+                    task.add_done_callback(self._searches.discard)
                 case Ended():
                     self._ended = action
                     self._over.set()
 
     async def _search(self, request: SearchRequest) -> None:
-        result = await asyncio.to_thread(run_search, request)
+        result: SearchResult | None = None
+        try:
+            result = await asyncio.to_thread(run_search, request)
+        except Exception as error:
+            log.exception("search failed")
+            self._book.event("search-failed", f"the search for a better batch failed: {error}")
         self._apply(self._coordinator.search_finished(request, result, time.monotonic()))
-
-    def _keep(self, task: asyncio.Task[None]) -> None:
-        self._tasks.add(task)
-        task.add_done_callback(self._task_done)
-
-    def _task_done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("search failed", exc_info=error)
-            self._event("search-failed", f"the search for a better batch failed: {error}")
-
-    def _note_decisions(self) -> None:
-        for record in self._recorder.decisions(self._coordinator.planner.decisions):
-            self._tally.decision(record)
-            self.observer.decided(record)
-
-    def _event(self, event: str, message: str) -> None:
-        self._recorder.event(event, message)
-        self.observer.event(event, message)
 
     def _save(self) -> None:
         self.directory.save(
@@ -236,29 +209,31 @@ class LocalRun:
     def _make_coordinator(self) -> Coordinator:
         now, saved = time.monotonic(), self._past.saved
         if self._resumed and self._past.spec != self._spec_text:
-            self._event("changed", "the manifest has changed since: training goes on, the planner starts anew")
+            self._book.event("changed", "the manifest has changed since: training goes on, the planner starts anew")
             saved = saved.model_copy(update={"planner": None})
         # Nobody of the earlier part is alive: only the numbers, the checkpoint and what was learned count.
         saved = saved.model_copy(update={"members": [], "plan": None})
         coordinator = Coordinator(
             self._name, self.job.spec, np.random.default_rng(self._seed), now, saved if self._resumed else None
         )
-        self._recorder.remember(coordinator.planner.decisions)
+        self._book.record.remember(coordinator.planner.decisions)
         return coordinator
 
     def _start_workers(self) -> None:
         posts = list(self._crew.posts.values())
         devices = {post.seat.worker_id: post.seat.pool.device for post in posts}
-        self._recorder.write("start", job=self.job.metadata.name, devices=devices, resumed=self._resumed)
+        self._book.record.write("start", job=self.job.metadata.name, devices=devices, resumed=self._resumed)
         for warning in self._program.warnings:
-            self._event("warning", warning)
+            self._book.event("warning", warning)
         for post in posts:
             self._crew.renew(post)
         self._tell_targets()
         for post in posts:
             self._crew.start(post, self._place)
         kinds = ", ".join(devices.values())
-        self._event("started", f"{len(posts)} workers ({kinds}) started; logs are in {self.directory.path / 'logs'}")
+        self._book.event(
+            "started", f"{len(posts)} workers ({kinds}) started; logs are in {self.directory.path / 'logs'}"
+        )
 
     def _tell_targets(self) -> None:
         self._apply(self._coordinator.set_target(self._crew.targets(), time.monotonic()))
@@ -266,7 +241,7 @@ class LocalRun:
     def worker_started(self, post: Post) -> None:
         """A worker's process runs."""
         pid = post.process.pid if post.process is not None else 0
-        self._recorder.event("worker-started", f"{post.seat.worker_id} runs as process {pid}", pid=pid)
+        self._book.record.event("worker-started", f"{post.seat.worker_id} runs as process {pid}", pid=pid)
 
     def worker_ended(self, post: Post, code: int) -> None:
         """A worker's process has ended, and its channel has said its last."""
@@ -281,7 +256,7 @@ class LocalRun:
         if then.fail:
             self._fail(then.fail, f"{then.message}{self._log_tail(worker_id)}")
         else:
-            self._event("worker-ended", then.message)
+            self._book.event("worker-ended", then.message)
             self._replace(post, then.delay_s)
 
     def _replace(self, post: Post, delay_s: float) -> None:
@@ -308,10 +283,9 @@ class LocalRun:
 
     def _tick(self) -> None:
         self._apply(self._coordinator.tick(time.monotonic()))
-        self._note_decisions()
+        self._book.decisions(self._coordinator.planner.decisions)
         view = self._coordinator.view()
-        self._recorder.step(view)
-        self.observer.progress(view, self.seconds())
+        self._book.progress(view)
         self._keep_deadlines(view)
         self._revive(view)
 
@@ -324,7 +298,7 @@ class LocalRun:
             return
         match late.what:
             case "hint":
-                self._event("hint", late.message)
+                self._book.event("hint", late.message)
             case "max":
                 self.interrupt(late.message)
             case "pending":
@@ -340,11 +314,13 @@ class LocalRun:
         for post in self._crew.running():
             row = rows.get(post.incarnation)
             if row is not None and row.state == "lost" and post.process is not None:
-                self._event("worker-lost", f"{post.seat.worker_id} is given up and replaced")
+                self._book.event("worker-lost", f"{post.seat.worker_id} is given up and replaced")
                 post.process.kill()
         if view.phase == "Recovering":
             for post in self._crew.finished():
-                self._event("worker-revived", f"{post.seat.worker_id} is needed again: the final checkpoint is missing")
+                self._book.event(
+                    "worker-revived", f"{post.seat.worker_id} is needed again: the final checkpoint is missing"
+                )
                 self._replace(post, self._restarts.delay(view.step))
 
     # --- the end ---------------------------------------------------------------------------------------------------
@@ -362,24 +338,14 @@ class LocalRun:
     def _how_to_go_on(self) -> str:
         if self.job.spec.checkpoint is None:
             return "interrupted; without spec.checkpoint the training starts from the beginning next time"
-        step = self._coordinator.checkpoint_step
+        step = self._coordinator.known.checkpoint_step
         return f"interrupted; the same command goes on from the checkpoint at step {step}, --fresh starts over"
 
     def _conclude(self, result: Result, reason: str, message: str) -> Outcome:
-        self._note_decisions()
+        self._book.decisions(self._coordinator.planner.decisions)
         view = self._coordinator.view()
-        self._recorder.step(view)
-        self.observer.progress(view, self.seconds())
-        self.summary = summarize(
-            view,
-            self._tally,
-            seconds=self.seconds(),
-            restarts=(self._restarts.charged, self._restarts.uncharged),
-            outcome=result,
-            message=message,
-        )
-        success = result == "succeeded"
-        self._recorder.write("end", success=success, reason=reason, message=message, summary=self.summary)
-        write_whole(self.directory.summary, json.dumps(self.summary, indent=2, allow_nan=False) + "\n")
+        self._book.progress(view)
+        restarts = (self._restarts.charged, self._restarts.uncharged)
+        self.summary = self._book.conclude(view, outcome=result, reason=reason, message=message, restarts=restarts)
         self._save()
         return Outcome(result, reason, message, self.seconds())

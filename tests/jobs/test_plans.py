@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from rex_operator.planning import PlanDraft
+from rex_operator.planning import PlanDraft, SearchRequest, SearchResult
 from rex_worker.protocol import OutOfMemory, Plan
-from tests.jobs.desk import Desk, running, sent
+from tests.jobs.desk import Desk, ended, running, sent
 
 
 def offer(monkeypatch: pytest.MonkeyPatch, desk: Desk, batch: int) -> PlanDraft:
@@ -92,3 +92,30 @@ def test_out_of_memory_counts_once_per_plan(monkeypatch: pytest.MonkeyPatch) -> 
     assert first["w1"][0].accumulation == 2
     assert not desk.say("w0", trouble)
     assert asked == [32]
+
+
+def test_out_of_memory_that_no_plan_can_help_ends_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    desk = running("w0", "w1", batch={"initial": 8192, "min": 8192, "max": 8192}, planner={"policy": "rex"})
+    end = None
+    for version in range(1, 40):
+        plan = desk.plan
+        share = plan.local_batches["w0"] // plan.accumulation
+        if share <= 1 or end is not None:
+            break
+        trouble = OutOfMemory(generation=1, plan_version=plan.version, local_batch=1)
+        end = ended(desk.say("w0", trouble)) or end
+        desk.switch("w0", "w1", step=version)
+    assert end is not None
+    assert not end.success
+    assert end.reason == "OutOfMemory"
+
+
+def test_a_search_that_failed_does_not_keep_the_planner_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    desk = running("w0", "w1")
+    told: list[SearchResult] = []
+    monkeypatch.setattr(desk.coordinator.planner, "complete", lambda request, result, now: told.append(result))
+    request = object.__new__(SearchRequest)
+    object.__setattr__(request, "number", 7)
+    desk.coordinator.search_finished(request, None, desk.now)
+    (result,) = told
+    assert (result.number, result.choice) == (7, None)

@@ -60,12 +60,18 @@ async def test_a_second_ctrl_c_stops_at_once_and_leaves_nothing(tmp_path: Path) 
     assert not any(alive(pid) for pid in pids(tmp_path / "run"))
 
 
-async def test_when_the_run_itself_is_killed_its_workers_end_too(tmp_path: Path) -> None:
-    write_manifest(tmp_path, command=["python", "-c", "import time; time.sleep(900)"])
-    command = await Command("run", "-f", "job.yaml", "--run-dir", "run", cwd=tmp_path).start()
-    await until(lambda: len(pids(tmp_path / "run")) == 3)
-    command.process.kill()
-    await command.code()
-    ids = pids(tmp_path / "run")
-    assert len(ids) == 3
-    assert not any(alive(pid) for pid in ids)
+async def test_a_run_that_is_killed_takes_its_workers_along_and_goes_on_from_the_checkpoint(tmp_path: Path) -> None:
+    write_manifest(tmp_path, env={"EPOCHS": "6", "SAMPLES": "1024", "REX_EMULATE_SCALE": "1"})
+    run_dir = tmp_path / "run"
+    first = await Command("run", "-f", "job.yaml", "--run-dir", "run", cwd=tmp_path).start()
+    await until(lambda: any(line["event"] == "checkpoint" for line in read_lines(run_dir, "event")))
+    first.process.kill()
+    await first.code()
+    await until(lambda: not any(alive(pid) for pid in pids(run_dir)))
+
+    code, output = await rex("run", "-f", "job.yaml", "--run-dir", "run", cwd=tmp_path)
+    assert code == 0, output
+    assert read_lines(run_dir, "metrics")[-1]["samples"] == 6 * 1024, "each sample once per epoch that counts"
+    generations = [line["generation"] for line in read_lines(run_dir, "membership")]
+    assert generations == sorted(set(generations))
+    assert len(generations) == 2
