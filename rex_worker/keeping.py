@@ -37,6 +37,8 @@ class Keeper:
         """Put the newest whole checkpoint into ``replica``; False when there is none."""
         if self._folder is None:
             return False
+        self.flush()
+        self._folder.clear_unfinished()
         found = self._folder.load_newest()
         if found is None:
             return False

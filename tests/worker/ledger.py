@@ -30,13 +30,21 @@ class Ledgers:
     def used(self) -> dict[int, Counter[int]]:
         """How often each sample was used in applied steps, by epoch.
 
-        A step counts with the generation that applied it; of a worker that died in it, the batch that it was handed.
+        A step counts with the generation that applied it, and with its last attempt there; of a worker that died in it,
+        the batches that it was handed count.
         """
         applied = {entry["step"]: entry["generation"] for entry in self.kind("applied")}
         counts: dict[int, Counter[int]] = defaultdict(Counter)
-        for entry in self.kind("batch"):
-            if applied.get(entry["step"]) == entry["generation"]:
-                counts[entry["epoch"]].update(entry["indices"])
+        for file in self.folder.glob("*.ledger"):
+            attempts: dict[tuple[int, int], set[int]] = {}
+            for entry in self.kind("batch", file.stem):
+                if applied.get(entry["step"]) == entry["generation"]:
+                    batch, attempt = set(entry["indices"]), attempts.get((entry["epoch"], entry["step"]), set())
+                    assert len(batch) == len(entry["indices"])
+                    # A step that is taken again begins with samples that its last attempt had, too.
+                    attempts[entry["epoch"], entry["step"]] = batch if batch & attempt else batch | attempt
+            for (epoch, _), indices in attempts.items():
+                counts[epoch].update(indices)
         return counts
 
     def enough(self) -> None:

@@ -103,7 +103,7 @@ class Worker:
         return max((report.step for report in self.steps()), default=0)
 
     def text(self) -> str:
-        return self.log.read_text()
+        return self.log.read_text() if self.log.exists() else ""
 
 
 class Operator:
