@@ -29,7 +29,7 @@ async def test_a_killed_worker_is_replaced_and_the_others_keep_their_processes(t
         return True
 
     def whole_again(view: JobView) -> bool:
-        whole = len(view.workers) == 3 and all(row.state == "running" for row in view.workers)
+        whole = len(view.workers) == 3 and all(row.state == "running" for row in view.workers) and not view.unacked
         if view.generation < 2 or not whole or run.pids()[victim] == before[victim]:
             return False
         after.update(run.pids())
