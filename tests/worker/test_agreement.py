@@ -67,4 +67,4 @@ def test_losses_add_up_to_the_mean_over_the_batch() -> None:
 @pytest.mark.parametrize("other", [{"step": 11}, {"epoch": 2}, {"offset": 50}])
 def test_workers_at_different_steps_stop_instead_of_training_apart(other: dict[str, int]) -> None:
     with pytest.raises(Desynchronised, match=r"rank 0: step 10, epoch 1\+40; rank 1"):
-        decide([BASE, replace(BASE, **other)], plan_version=3, generation=2)  # type: ignore[arg-type]
+        decide([BASE, replace(BASE, **other)], plan_version=3, generation=2)

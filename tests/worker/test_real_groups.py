@@ -92,9 +92,9 @@ async def test_gradients_of_a_real_group_are_those_of_one_process(rex: Operator,
     model = nn.Sequential(nn.Linear(6, 10), nn.Tanh(), nn.Linear(10, 1)).double()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     x, y = torch.randn(120, 6).double(), torch.randn(120, 1).double()
-    for batch, gradient in zip(torch.as_tensor(permutation(7, 0, 120)).split(50), found[0], strict=True):
+    for batch, gradient in zip(torch.split(torch.as_tensor(permutation(7, 0, 120)), 50), found[0], strict=True):
         optimizer.zero_grad()
-        nn.functional.mse_loss(model(x[batch]), y[batch]).backward()
+        torch.autograd.backward(nn.functional.mse_loss(model(x[batch]), y[batch]))
         alone = torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
         assert float((gradient - alone).norm() / alone.norm()) < 1e-6
         optimizer.step()

@@ -58,10 +58,10 @@ def train(epochs: int, stop_at: int | None = None) -> tuple[nn.Module, list[int]
 def plain(epochs: int) -> nn.Module:
     model, optimizer, scheduler = model_and_optimizer()
     for epoch in range(epochs):
-        batches = torch.as_tensor(permutation(5, epoch, len(DATA))).split(16)
+        batches = torch.split(torch.as_tensor(permutation(5, epoch, len(DATA))), 16)
         for x, y in DataLoader(DATA, batch_sampler=[batch.tolist() for batch in batches]):
             optimizer.zero_grad()
-            nn.functional.mse_loss(model(x), y).backward()
+            torch.autograd.backward(nn.functional.mse_loss(model(x), y))
             optimizer.step()
         scheduler.step()
     return model
@@ -126,7 +126,7 @@ def test_low_precision_losses_keep_exact_weights() -> None:
         for _ in session.epochs(1):
             for x, y in loader:
                 expected = copy.deepcopy(model)
-                nn.functional.mse_loss(expected(x.bfloat16()), y.bfloat16()).backward()
+                torch.autograd.backward(nn.functional.mse_loss(expected(x.bfloat16()), y.bfloat16()))
                 session.backward(nn.functional.mse_loss(model(x.bfloat16()), y.bfloat16()))
                 assert model.weight.grad is not None and expected.weight.grad is not None
                 assert torch.equal(model.weight.grad, expected.weight.grad)

@@ -1,0 +1,1 @@
+"""What REX training scripts look like."""
