@@ -16,6 +16,7 @@ from typing import Any
 import kopf
 
 from rex_operator.api import GROUP, PLURAL, VERSION
+from rex_operator.controller.kube import Kube
 from rex_operator.controller.queue import Key
 
 logger = logging.getLogger(__name__)
@@ -26,53 +27,53 @@ _IDENTITY: Any = "rex-operator"
 
 
 class JobWatch:
-    """Watches RexJobs in some namespaces or (none given) in all; ``seen_at`` is the loop time of the last event."""
+    """Watches RexJobs in some namespaces or (none given) in all."""
 
-    def __init__(self, namespaces: Sequence[str], changed: Callable[[Key], None], kubeconfig: str | None) -> None:
-        self._namespaces, self._changed, self._kubeconfig = list(namespaces), changed, kubeconfig
+    def __init__(self, kube: Kube, namespaces: Sequence[str], changed: Callable[[Key], None]) -> None:
+        self._kube, self._namespaces, self._changed = kube, list(namespaces), changed
         self._loop = asyncio.get_running_loop()
-        self._stop = threading.Event()
-        self._ready = threading.Event()
+        self._ended: asyncio.Future[None] = self._loop.create_future()
+        self._stop: Callable[[], object] = lambda: None
 
     async def run(self) -> None:
         """Watch until cancelled. Raises ``RuntimeError`` when kopf gives up."""
-        ended = self._loop.create_future()
-
-        def report(error: BaseException | None) -> None:
-            if not ended.done():
-                ended.set_exception(RuntimeError(f"the watch of RexJobs ended: {error!r}"))
-
-        thread = threading.Thread(target=self._work, args=(report,), name="kopf", daemon=True)
+        thread = threading.Thread(target=lambda: asyncio.run(self._watch()), name="kopf", daemon=True)
         thread.start()
         try:
-            await ended
+            await self._ended
         finally:
-            self._stop.set()
+            self._stop()
             await asyncio.to_thread(thread.join, EXIT_S)
 
-    def _work(self, report: Callable[[BaseException | None], None]) -> None:
+    async def _watch(self) -> None:
+        loop, stop = asyncio.get_running_loop(), asyncio.Event()
+        # A flag of the loop itself: on a flag of threads kopf would wait in a thread that then never ends.
+        self._stop = lambda: loop.call_soon_threadsafe(stop.set)
         error: BaseException | None = None
         try:
-            asyncio.run(
-                kopf.operator(
-                    identity=_IDENTITY,
-                    registry=self._registry(),
-                    settings=_settings(scan=not self._namespaces),
-                    namespaces=self._namespaces,
-                    clusterwide=not self._namespaces,
-                    standalone=True,
-                    stop_flag=self._stop,
-                    ready_flag=self._ready,
-                )
+            await kopf.operator(
+                identity=_IDENTITY,
+                registry=self._registry(),
+                settings=_settings(scan=not self._namespaces),
+                namespaces=self._namespaces,
+                clusterwide=not self._namespaces,
+                standalone=True,
+                stop_flag=stop,
             )
         except BaseException as caught:  # whatever it is, the other thread must know
             error = caught
+        finally:
+            self._stop = lambda: None
         if not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(report, error)
+            self._loop.call_soon_threadsafe(self._report, error)
+
+    def _report(self, error: BaseException | None) -> None:
+        if not self._ended.done():
+            self._ended.set_exception(RuntimeError(f"the watch of RexJobs ended: {error!r}"))
 
     def _registry(self) -> kopf.OperatorRegistry:
         registry = kopf.OperatorRegistry()
-        loop, changed, kubeconfig = self._loop, self._changed, self._kubeconfig
+        loop, changed, kube = self._loop, self._changed, self._kube
 
         @kopf.on.event(GROUP, VERSION, PLURAL, registry=registry)
         async def enqueue(name: str | None, namespace: str | None, **_: Any) -> None:
@@ -80,10 +81,9 @@ class JobWatch:
                 loop.call_soon_threadsafe(changed, Key(namespace, name))
 
         @kopf.on.login(registry=registry, retries=3)
-        def log_in(**kwargs: Any) -> kopf.ConnectionInfo | None:
-            if kubeconfig is None and (account := kopf.login_with_service_account(**kwargs)):
-                return account
-            return kopf.login_with_kubeconfig(**kwargs)
+        async def log_in(**_: Any) -> kopf.ConnectionInfo:
+            # Our own connection renews its token by itself; kopf asks again when its copy is refused.
+            return kopf.ConnectionInfo(**kube.credentials())
 
         return registry
 
@@ -96,6 +96,6 @@ def _settings(*, scan: bool) -> kopf.OperatorSettings:
     settings.networking.connect_timeout = 10
     settings.networking.request_timeout = 30
     settings.watching.server_timeout = 600
-    settings.process.ultimate_exiting_timeout = EXIT_S
+    settings.process.ultimate_exiting_timeout = None  # it would kill the whole process, in the middle of its own exit
     settings.persistence.finalizer = "rex.dev/unused"
     return settings

@@ -11,10 +11,12 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import aiohttp
 from kubernetes.aio import client, config
+from yaml import YAMLError
 
 from rex_operator.api import API_VERSION, PLURAL
 
@@ -82,16 +84,35 @@ class Kube:
         """Connect with the pod's own service account, or with a kubeconfig when given or outside a cluster."""
         settings = client.Configuration()
         settings.connection_pool_maxsize = 64
+        if kubeconfig is not None and not Path(kubeconfig).is_file():
+            raise KubeError(0, "BadKubeconfig", f"{kubeconfig}: no such kubeconfig file")
         if kubeconfig is None:
             try:
                 config.load_incluster_config(client_configuration=settings)  # type: ignore[no-untyped-call]
                 return cls(client.ApiClient(settings))
             except config.ConfigException:
                 pass  # not in a cluster: the kubeconfig of the person who runs this
-        await config.load_kube_config(  # type: ignore[no-untyped-call]
-            config_file=kubeconfig, client_configuration=settings
-        )
+        try:
+            await config.load_kube_config(  # type: ignore[no-untyped-call]
+                config_file=kubeconfig, client_configuration=settings
+            )
+        except (config.ConfigException, YAMLError, KeyError, TypeError, ValueError) as error:
+            where = kubeconfig or "no pod's service account, and the default kubeconfig"
+            raise KubeError(0, "BadKubeconfig", f"{where}: cannot be used: {str(error)[:300]}") from None
         return cls(client.ApiClient(settings))
+
+    def credentials(self) -> Object:
+        """How we connect, in the terms of ``kopf.ConnectionInfo``; holds secrets."""
+        settings = self.api.configuration
+        token = (settings.api_key or {}).get("BearerToken")
+        return {
+            "server": settings.host,
+            "ca_path": settings.ssl_ca_cert,
+            "insecure": not settings.verify_ssl,
+            "certificate_path": settings.cert_file,
+            "private_key_path": settings.key_file,
+            "token": token.split(" ", 1)[-1] if token else None,
+        }
 
     async def close(self) -> None:
         """Close all connections."""

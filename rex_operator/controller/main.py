@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 
 from rex_operator.controller import logs
+from rex_operator.controller.kube import KubeError
 from rex_operator.controller.operator import operate
 from rex_operator.controller.settings import read_settings
 
@@ -21,6 +22,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     logs.set_up(settings.log_level)
     try:
         status = asyncio.run(operate(settings))
+    except KubeError as error:
+        logger.error("The operator could not start: %s", error)
+        status = 1
     except Exception:
         logger.exception("The operator could not start")
         status = 1

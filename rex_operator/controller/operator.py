@@ -122,7 +122,7 @@ async def _lead(kube: Kube, settings: Settings) -> None:
             tasks.create_task(runtimes.tick_forever())
             for _ in range(settings.workers):
                 tasks.create_task(reconciler.work())
-            tasks.create_task(JobWatch(settings.watched, queue.add, settings.kubeconfig).run())
+            tasks.create_task(JobWatch(kube, settings.watched, queue.add).run())
             tasks.create_task(_renew_certificates(kube, settings))
     finally:
         LEADING.set(0)
