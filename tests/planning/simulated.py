@@ -171,6 +171,7 @@ class Job:
         self.spreads.append(max(compute.values()) / min(compute.values()))
         phi = self.noise_scale(self.samples)
         whole = 1.0 + phi / total * float(self.rng.chisquare(20)) / 20
+        loss = self.loss(self.samples, plan.global_batch) * _positive(self.rng.normal(1.0, 0.05))
         for worker, seconds in compute.items():
             share = shares[worker]
             local = 1.0 + phi / max(share, 1) * float(self.rng.chisquare(20)) / 20
@@ -182,7 +183,8 @@ class Job:
                 compute_s=seconds,
                 wait_s=slowest - seconds,
                 step_s=took,
-                loss=self.loss(self.samples, plan.global_batch) * _positive(self.rng.normal(1.0, 0.05)),
+                loss=loss if math.isfinite(loss) else None,
+                diverged=not math.isfinite(loss),
                 local_grad_sq=local,
                 global_grad_sq=whole,
             )
