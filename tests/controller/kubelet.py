@@ -21,7 +21,7 @@ from typing import Any
 
 from rex_operator.controller.demand import pod_demand, read_node, usage_by_node
 from rex_operator.controller.informer import Informer
-from rex_operator.controller.kube import CONFIG_MAPS, NODES, PODS, Kube, KubeError, Object
+from rex_operator.controller.kube import CONFIG_MAPS, LEASES, NODES, PODS, Kube, KubeError, Object
 from rex_operator.controller.template import CHECKPOINT_DIR, IDENTITY_DIR
 from rex_operator.placement.nodes import fits
 
@@ -47,13 +47,13 @@ async def add_node(kube: Kube, name: str, device: str, gpus: int = 1, **labels: 
 
 
 class ProcessKubelet:
-    """Runs the pods of all nodes until closed."""
+    """Runs the pods of one namespace (None: of all) until closed."""
 
-    def __init__(self, kube: Kube, extra_env: dict[str, str] | None = None) -> None:
-        self._kube, self._extra_env = kube, extra_env or {}
+    def __init__(self, kube: Kube, namespace: str | None = None) -> None:
+        self._kube = kube
         self._folder = Path(tempfile.mkdtemp(prefix="rex-kubelet-"))
         self._changed = asyncio.Event()
-        self.pods = Informer(kube, PODS, None, on_change=lambda *_: self._changed.set())
+        self.pods = Informer(kube, PODS, namespace, on_change=lambda *_: self._changed.set())
         self._nodes = Informer(kube, NODES, None, on_change=lambda *_: self._changed.set())
         self.processes: dict[str, asyncio.subprocess.Process] = {}
         """By pod UID."""
@@ -80,6 +80,24 @@ class ProcessKubelet:
                 await process.wait()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         shutil.rmtree(self._folder)
+
+    def keep_alive(self, node: str) -> None:
+        """Renew the node's Lease, so that the controller manager believes that it lives."""
+        self._spawn(self._heartbeat(node))
+
+    async def _heartbeat(self, node: str) -> None:
+        body: Object = {
+            "apiVersion": LEASES.api_version,
+            "kind": "Lease",
+            "metadata": {"name": node, "namespace": "kube-node-lease"},
+            "spec": {"holderIdentity": node, "leaseDurationSeconds": 40},
+        }
+        while True:
+            now = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+            body["spec"]["renewTime"] = now
+            with contextlib.suppress(KubeError):
+                await self._kube.apply(LEASES, "kube-node-lease", body, manager="kubelet")
+            await asyncio.sleep(5)
 
     def kill(self, pod: str, number: signal.Signals = signal.SIGKILL) -> None:
         """Signal the process of the pod of that name."""
@@ -226,7 +244,7 @@ class ProcessKubelet:
             if name.startswith("REX_"):
                 value = value.replace(IDENTITY_DIR, str(home))
                 env[name] = value.replace(CHECKPOINT_DIR, str(self._folder / "checkpoints"))
-        return env | self._extra_env
+        return env
 
     async def _report(self, pod: Object, phase: str, state: Object) -> None:
         meta = pod["metadata"]
