@@ -224,12 +224,11 @@ def _spread(record: Record, clock: marks.Clock) -> Figure | None:
 
 
 def _batches(record: Record, clock: marks.Clock) -> tuple[list[float], list[float]]:
-    """Times and global batches at both ends of each plan: by its full steps, an epoch's last one is cut short."""
+    """Times and global batches at both ends of each plan."""
     x, y = [], []
     for stretch in record.stretches:
-        batch = max(step.global_batch for step in stretch.steps)
         x += [clock(stretch.first.t), clock(stretch.last.t)]
-        y += [batch, batch]
+        y += [stretch.global_batch, stretch.global_batch]
     return x, y
 
 

@@ -153,11 +153,19 @@ def bands(decisions: Sequence[Decision], clock: Clock) -> list[dict[str, Any]]:
         elif started is not None and decision.verdict in SYMBOLS:
             bands.append(_band(clock(started), clock(decision.t), decision.verdict))
             started = None
-        elif decision.verdict == "membership":
+        elif started is not None and (decision.verdict == "membership" or _batch_changes(decision)):
+            bands.append(_band(clock(started), clock(decision.t), "neutral"))
             started = None
     if started is not None:
         bands.append(_band(clock(started), clock(clock.duration_s), "neutral"))
     return bands[-MAX_BANDS:]
+
+
+def _batch_changes(decision: Decision) -> bool:
+    before, after = decision.before, decision.after
+    if before is None or after is None:
+        return False
+    return (before.global_batch, before.accumulation) != (after.global_batch, after.accumulation)
 
 
 def _band(start: float, end: float, color: str) -> dict[str, Any]:

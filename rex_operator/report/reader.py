@@ -29,6 +29,8 @@ from rex_operator.report.record import (
 )
 
 MAX_LINE = 1 << 20
+MAX_AWAITED = 64
+"""Newest plans that are remembered until their steps come."""
 
 
 def number(value: Any) -> float | None:
@@ -96,6 +98,8 @@ class _Reader:
 
     def __init__(self) -> None:
         self.record = Record()
+        self._counted = -1
+        self._issued: dict[int, tuple[float, Mapping[str, float]]] = {}
         self._takers = {
             "decision": self._take_decision,
             "end": self._take_end,
@@ -146,18 +150,24 @@ class _Reader:
 
     def _stretch(self, version: int, point: Step) -> None:
         stretches = self.record.stretches
-        self.record.plans.add(version)
         if not stretches or stretches[-1].version != version:
             if len(stretches) == MAX_STRETCHES:
                 del stretches[1]
                 self.record.left_out += 1
-            stretches.append(Stretch(version, point, point, point.local_batches))
+            batch, local = self._issued.get(version, (point.global_batch, point.local_batches))
+            stretches.append(Stretch(version, point, point, batch, local))
+            self._count_plan(version)
         current = stretches[-1]
         current.last = point
-        if point.global_batch >= sum(current.local_batches.values()):
-            # The last step of an epoch is cut short; a plan is known by its full steps.
-            current.local_batches = point.local_batches
+        if point.global_batch > current.global_batch:
+            # The last step of an epoch is cut short: without its message a plan is known by its full steps.
+            current.global_batch, current.local_batches = point.global_batch, point.local_batches
         current.steps.append(point)
+
+    def _count_plan(self, version: int) -> None:
+        if version > self._counted:
+            self._counted = version
+            self.record.plans += 1
 
     def _drawn(self, values: Mapping[str, float]) -> dict[str, float]:
         known = self.record.workers
@@ -201,7 +211,12 @@ class _Reader:
         )
 
     def _take_plan(self, t: float, line: dict[str, Any]) -> None:
-        self.record.plans.add(whole(line.get("version")) or 0)
+        version, batch = whole(line.get("version")), number(line.get("global_batch"))
+        if version is not None and batch is not None:
+            self._issued[version] = batch, self._drawn(numbers(line.get("local_batches")))
+            while len(self._issued) > MAX_AWAITED:
+                del self._issued[next(iter(self._issued))]
+            self._count_plan(version)
 
     def _take_start(self, t: float, line: dict[str, Any]) -> None:
         devices = line.get("devices")

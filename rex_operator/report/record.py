@@ -41,6 +41,7 @@ class Stretch:
     version: int
     first: Step
     last: Step
+    global_batch: float
     local_batches: Mapping[str, float]
     steps: Thinned[Step] = field(default_factory=lambda: Thinned(60))
 
@@ -114,7 +115,8 @@ class Record:
     devices: dict[str, str] = field(default_factory=dict)
     workers: dict[str, None] = field(default_factory=dict)
     """Worker ids in order of appearance."""
-    plans: set[int] = field(default_factory=set)
+    plans: int = 0
+    """Plans that were issued."""
     best: dict[str, float] = field(default_factory=dict)
     success: bool | None = None
     reason: str = ""

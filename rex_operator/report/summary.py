@@ -56,7 +56,7 @@ def summarise(record: Record) -> Summary:
         speed_up=_ratio(settled, even),
         spread_before=spread(even),
         spread_after=spread(settled) if settled is not even else None,
-        plan_changes=max(0, len(record.plans) - 1),
+        plan_changes=max(0, record.plans - 1),
         verdicts=Counter(decision.verdict for decision in record.decisions),
     )
 
@@ -68,10 +68,8 @@ def is_even(local_batches: Mapping[str, float]) -> bool:
 
 def full_steps(stretch: Stretch) -> list[Step]:
     """Steps of a plan that used its whole batch, warm-up left out."""
-    steps = list(stretch.steps)
-    batch = max(step.global_batch for step in steps)
     begin = stretch.first.step + WARM_UP
-    return [step for step in steps if step.step >= begin and step.global_batch == batch]
+    return [step for step in stretch.steps if step.step >= begin and step.global_batch == stretch.global_batch]
 
 
 def rate(stretch: Stretch) -> float | None:

@@ -93,3 +93,12 @@ def test_an_empty_record_gives_a_page_that_says_so(tmp_path: Path) -> None:
     html = write_report(write(tmp_path, [])).read_text(encoding="utf-8")
     assert "The planner decided nothing in this run." in html
     assert "Not finished" in html
+
+
+def test_a_plan_that_ran_only_a_short_step_is_drawn_as_it_was_issued(tmp_path: Path) -> None:
+    plan = {"t": 9, "kind": "plan", "version": 2, "global_batch": 40, "local_batches": {"w0": 30, "w1": 10}}
+    (short,) = steps(2, 1, {"w0": 3, "w1": 1}, 0.1, start=10)
+    record = read_record(write(tmp_path, [*steps(1, 5, {"w0": 10, "w1": 10}, 0.1), plan, short]) / "record.jsonl")
+    assert record.stretches[-1].global_batch == 40
+    assert record.stretches[-1].local_batches == {"w0": 30, "w1": 10}
+    assert summarise(record).plan_changes == 1
