@@ -4,35 +4,19 @@ from __future__ import annotations
 
 import socket
 from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
 
 import pytest
 
-from rex_operator.controller.kube import Kube, Object
+from rex_operator.controller.kube import Kube
 from tests.cluster.fixtures import ApiServer
 from tests.controller.operator_process import OperatorProcess
 from tests.controller.scene import Scene
-
-CRD = Path(__file__).parents[2] / "crds" / "rexjobs.yaml"
 
 
 def _free_port() -> int:
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         return int(found.getsockname()[1])
-
-
-def _established(crd: Object) -> bool:
-    conditions = crd.get("status", {}).get("conditions") or []
-    return any(c["type"] == "Established" and c["status"] == "True" for c in conditions)
-
-
-@pytest.fixture(scope="session")
-def rex_server(api_server: ApiServer) -> ApiServer:
-    """The API server, knowing RexJobs."""
-    api_server.kubectl("apply", "--server-side", "-f", str(CRD))
-    api_server.kubectl.wait("crd", "rexjobs.rex.dev", _established, what="established", seconds=30)
-    return api_server
 
 
 @pytest.fixture(scope="session")

@@ -62,6 +62,7 @@ class ProcessKubelet:
         self.cordoned_off: set[str] = set()
         """Pods (by name) that are left unbound."""
         self.logs: dict[str, Path] = {}
+        self._uids: dict[str, str] = {}
 
     async def __aenter__(self) -> ProcessKubelet:
         self._spawn(self.pods.run())
@@ -99,10 +100,13 @@ class ProcessKubelet:
                 await self._kube.apply(LEASES, "kube-node-lease", body, manager="kubelet")
             await asyncio.sleep(5)
 
+    def process(self, pod: str) -> asyncio.subprocess.Process:
+        """The process of the newest pod of that name."""
+        return self.processes[self._uids[pod]]
+
     def kill(self, pod: str, number: signal.Signals = signal.SIGKILL) -> None:
         """Signal the process of the pod of that name."""
-        uid = next(p["metadata"]["uid"] for p in self.pods if p["metadata"]["name"] == pod)
-        self.processes[uid].send_signal(number)
+        self.process(pod).send_signal(number)
 
     def log(self, pod: str) -> str:
         """What the pod's process has written."""
@@ -172,6 +176,7 @@ class ProcessKubelet:
                 start_new_session=True,
             )
         self.processes[meta["uid"]] = process
+        self._uids[meta["name"]] = meta["uid"]
         await self._report(pod, "Running", {"running": {"startedAt": _now()}})
         code = await process.wait()
         code = 128 - code if code < 0 else code

@@ -161,6 +161,14 @@ class Scene:
         items, _ = await self.kube.list(EVENTS, self.namespace)
         return [(e["reason"], e.get("note", "")) for e in items if e["regarding"].get("name") == name]
 
+    async def delete_pod(self, name: str) -> None:
+        """Delete a pod, as somebody else would."""
+        await self.kube.delete(PODS, self.namespace, name)
+
+    async def until(self, what: object, told: str, seconds: float = 60) -> None:
+        """Wait until ``what()`` is true."""
+        await until(what, told, self.operator.log, seconds)
+
     async def patch(self, name: str, **spec: Any) -> None:
         """Change fields of the spec."""
         await self.kube.merge(REXJOBS, self.namespace, name, {"spec": spec})

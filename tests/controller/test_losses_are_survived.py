@@ -1,0 +1,68 @@
+"""Workers and operators die; the others go on, and nothing that was decided is lost."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.controller.operator_process import until
+from tests.controller.scene import TRAIN, Scene
+
+pytestmark = pytest.mark.component
+
+LONG = ["env", "EPOCHS=400", *TRAIN]
+
+
+async def test_a_killed_worker_is_replaced_charged_and_the_other_process_lives_on(scene: Scene) -> None:
+    await scene.nodes(a100=2)
+    await scene.create(scene.job("long", LONG))
+    await scene.wait_phase("long", "Running")
+    survivor = scene.kubelet.process("long-w0-0").pid
+    scene.kubelet.kill("long-w1-0")
+    healed = await scene.wait(
+        "long", lambda s: s["restarts"]["charged"] == 1 and s["workers"]["summary"] == "2/2", "the worker is replaced"
+    )
+    assert scene.kubelet.process("long-w0-0").pid == survivor
+    assert scene.kubelet.process("long-w0-0").returncode is None
+    assert [(f["pod"], f["exitCode"], f["charged"]) for f in healed["failures"]] == [("long-w1-0", 137, True)]
+    assert "long-w1-1" in await scene.pods("long")
+
+
+async def test_c_033_and_c_010_the_operator_is_killed_and_pods_go_meanwhile(scene: Scene) -> None:
+    await scene.nodes(a100=2)
+    await scene.create(scene.job("steady", LONG))
+    before = await scene.wait("steady", lambda s: s.get("plan", {}).get("version", 0) >= 1, "a plan runs")
+    await scene.wait_phase("steady", "Running")
+    survivor = scene.kubelet.process("steady-w0-0").pid
+    scene.operator.kill()
+    await scene.delete_pod("steady-w1-0")
+    await until(lambda: scene.kubelet.process("steady-w1-0").returncode is not None, "the worker has gone")
+    scene.operator.start()
+    await scene.operator.leads()
+    after = await scene.wait(
+        "steady", lambda s: s["generation"] > before["generation"] and s["workers"]["ready"] == 2, "they train again"
+    )
+    assert after["plan"]["version"] > before["plan"]["version"]
+    assert scene.kubelet.process("steady-w0-0").pid == survivor
+    assert after["restarts"]["charged"] == 0
+
+
+async def test_c_027_a_finished_job_stays_finished_over_a_restart_of_the_operator(scene: Scene) -> None:
+    await scene.nodes(a100=1)
+    await scene.create(scene.job("done", pools={"a100": 1}))
+    done = await scene.wait_phase("done", "Succeeded")
+    for pod in await scene.pods("done"):
+        await scene.delete_pod(pod)
+    scene.operator.kill()
+    scene.operator.start()
+    await scene.operator.leads()
+    other = scene.job("other", ["sleep", "1000"], pools={"a100": 1})
+    await scene.create(other)
+    await scene.wait("other", lambda s: s.get("workers", {}).get("desired") == 1, "the operator is at work again")
+    assert await scene.pods("done") == {}
+    assert (await scene.status("done"))["completionTime"] == done["completionTime"]
+
+
+async def test_stopping_the_operator_gives_the_lease_up_and_exits_cleanly(scene: Scene) -> None:
+    assert scene.operator.stop() == 0
+    scene.operator.start()
+    await scene.operator.leads()
