@@ -36,7 +36,10 @@ Count = Annotated[int, Field(ge=0, le=2**53)]
 Reason = Annotated[str, Field(max_length=128, pattern=r"^([A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?)?$")]
 Message = Annotated[str, Field(max_length=2048)]
 Short = Annotated[str, Field(max_length=64)]
-Rate = Annotated[float, Field(ge=0, le=1e15)]
+MAX_NUMBER = 1e15
+"""The API server compares a whole number with bounds cut to 64 bits, so a larger bound would refuse everything."""
+
+Rate = Annotated[float, Field(ge=0, le=MAX_NUMBER)]
 
 
 class Condition(ApiModel):
@@ -95,7 +98,7 @@ class Progress(ApiModel):
     steps_per_second: Rate = 0.0
     samples_per_second: Rate = 0.0
     goodput: Rate = 0.0
-    loss: Annotated[float | None, Field(ge=-1e30, le=1e30)] = None
+    loss: Annotated[float | None, Field(ge=-MAX_NUMBER, le=MAX_NUMBER)] = None
     eta_seconds: Count | None = None
     eta: Short = ""
 

@@ -14,6 +14,7 @@ from typing import Any, Literal
 from rex_operator.api import JobStatus
 from rex_operator.api.status import (
     MAX_DECISIONS,
+    MAX_NUMBER,
     MAX_UNACKED,
     Condition,
     ConditionType,
@@ -246,10 +247,10 @@ def _progress(view: JobView, before: Progress) -> Progress:
         samples=view.samples,
         percent=percent,
         summary=f"step {view.step}" if percent is None else f"{percent}%",
-        steps_per_second=_figures(view.steps_per_s or before.steps_per_second),
-        samples_per_second=_figures(view.samples_per_s or before.samples_per_second),
-        goodput=_figures(view.goodput or before.goodput),
-        loss=None if view.loss is None or not math.isfinite(view.loss) else _figures(view.loss, 4),
+        steps_per_second=_rate(view.steps_per_s, before.steps_per_second),
+        samples_per_second=_rate(view.samples_per_s, before.samples_per_second),
+        goodput=_rate(view.goodput, before.goodput),
+        loss=_figures(view.loss, 4) if view.loss is not None and abs(view.loss) < MAX_NUMBER else None,
         eta_seconds=eta,
         eta="" if eta is None else _duration(eta),
     )
@@ -267,6 +268,10 @@ def _decision(record: DecisionRecord) -> Decision:
         effect=None if evidence is None else _figures(evidence.effect),
         reason=record.reason,
     )
+
+
+def _rate(value: float | None, before: float) -> float:
+    return before if not value else min(MAX_NUMBER, max(0.0, _figures(value)))
 
 
 def _figures(value: float, digits: int = 3) -> float:

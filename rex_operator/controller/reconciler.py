@@ -31,6 +31,7 @@ logger = logging.getLogger(__name__)
 TRAINING_S = 15.0
 RESYNC_S = 60.0
 PASS_LIMIT_S = 120.0
+GONE_S = 0.5
 
 
 class Reconciler:
@@ -62,6 +63,10 @@ class Reconciler:
                     with PASS_SECONDS.time():
                         again = await self.reconcile(key)
             except KubeError as error:
+                if error.status == 404:  # it went while we looked: the next pass finds out whether for good
+                    self._queue.done(key)
+                    self._queue.add_after(key, GONE_S)
+                    continue
                 PASSES.labels("error").inc()
                 level = logging.INFO if error.temporary else logging.WARNING
                 delay = self._queue.failed(key)

@@ -42,6 +42,13 @@ def test_c_002_every_number_string_and_list_is_bounded() -> None:
     assert loose == []
 
 
+def test_every_bound_fits_into_64_bits() -> None:
+    """The API server cuts a bound to an integer when the value is one; beyond 64 bits nothing would be accepted."""
+    for path, node in walk(schema()):
+        for key in ("minimum", "maximum"):
+            assert abs(node.get(key, 0)) < 2**62, path
+
+
 def test_only_the_template_keeps_unknown_fields() -> None:
     keeping = [path for path, node in walk(schema()) if node.get("x-kubernetes-preserve-unknown-fields")]
     assert keeping == [".spec.template", ".spec.template.metadata", ".spec.template.spec"]
