@@ -26,6 +26,9 @@ def test_scaling_keeps_the_processes_that_stay(
 
     kubectl("scale", "rexjob", "digits", "-n", namespace, "--replicas=1")
     shrunk = _await_training(cluster, namespace, count=1, beyond=step(grown) + 10)
+    for pod in workers(kubectl, namespace, "digits").values():
+        if "rex.dev/draining" in pod["metadata"]["annotations"]:
+            kubectl.wait_gone("pod", pod["metadata"]["name"], namespace=namespace, seconds=60)
     (left,) = _lives(cluster, namespace).items()
     assert left in three.items()
     assert shrunk["status"]["restarts"] == {"charged": 0, "uncharged": 0}

@@ -5,45 +5,18 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-import pytest
-
 from tests.cluster.kubectl import Object
 from tests.cluster.providers import Cluster
 from tests.e2e.installation import Installation
 from tests.e2e.jobs import FOREVER, Life, digits, holds, life, log, step, workers
 
 
-def test_survivors_of_rank_0_keep_their_processes(
+def test_survivors_keep_their_processes(
     cluster: Cluster, operator: Installation, worker_image: str, namespace: str
 ) -> None:
-    if not cluster.kills_containers:
-        pytest.skip("needs a way to the nodes to kill a container")
-
-    def kill(pod: Object) -> None:
-        cluster.kill_container(pod, "trainer")
-
-    # Rank 0 holds the group's meeting point: losing it is the hardest case.
-    failure = _lose(cluster, worker_image, namespace, rank=0, how=kill)
-    assert failure["exitCode"] == 137
-
-
-def test_survivors_of_a_deleted_pod_keep_their_processes(
-    cluster: Cluster, operator: Installation, worker_image: str, namespace: str
-) -> None:
-    def delete(pod: Object) -> None:
-        name = pod["metadata"]["name"]
-        cluster.kubectl("delete", "pod", name, "-n", namespace, "--grace-period=0", "--force")
-
-    failure = _lose(cluster, worker_image, namespace, rank=1, how=delete)
-    assert not failure["charged"]
-
-
-def _lose(cluster: Cluster, image: str, namespace: str, *, rank: int, how: Callable[[Object], None]) -> Object:
-    """Lose the worker of that rank and check the others; returns the entry of its end in the job's status."""
-    kubectl = cluster.kubectl
-    job = digits("digits", image, epochs=FOREVER, pools={"a100": 1, "t4": 2}, minimum=2)
-    kubectl.apply(job, namespace=namespace)
-    kubectl.wait(
+    job = digits("digits", worker_image, epochs=FOREVER, pools={"a100": 1, "t4": 2}, minimum=2)
+    cluster.kubectl.apply(job, namespace=namespace)
+    cluster.kubectl.wait(
         "rexjob",
         "digits",
         lambda job: _whole(job) and step(job) > 20,
@@ -51,6 +24,27 @@ def _lose(cluster: Cluster, image: str, namespace: str, *, rank: int, how: Calla
         seconds=240,
         what="training with all workers",
     )
+
+    def delete(pod: Object) -> None:
+        name = pod["metadata"]["name"]
+        cluster.kubectl("delete", "pod", name, "-n", namespace, "--grace-period=0", "--force")
+
+    failure = _lose(cluster, namespace, rank=1, how=delete)
+    assert not failure["charged"]
+
+    def kill(pod: Object) -> None:
+        cluster.kill_container(pod, "trainer")
+
+    if cluster.kills_containers:
+        # Rank 0 holds the group's meeting point: losing it is the hardest case.
+        failure = _lose(cluster, namespace, rank=0, how=kill)
+        assert failure["charged"]
+        assert failure["exitCode"] == 137
+
+
+def _lose(cluster: Cluster, namespace: str, *, rank: int, how: Callable[[Object], None]) -> Object:
+    """Lose the worker of that rank and check the others; returns the entry of its end in the job's status."""
+    kubectl = cluster.kubectl
     before = _lives(cluster, namespace)
     assert set(before) == {"w0", "w1", "w2"}
     lost = next(worker for worker, its in before.items() if _rank(cluster, namespace, its) == rank)

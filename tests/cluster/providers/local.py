@@ -21,11 +21,12 @@ from tests.cluster.kubectl import Kubectl, Object
 from tests.cluster.network import Network
 from tests.cluster.node import Node, give_gpus
 from tests.cluster.providers.base import DEVICES, GPUS_PER_NODE, Cluster, container_id
-from tests.cluster.shell import ClusterError, Say, quiet, tail
+from tests.cluster.shell import ClusterError, Say, quiet, run, tail
 
 MARK = "cluster.json"
 """A state folder that has this file is of such a cluster."""
 _LAST_TO_STOP = ("kube-controller-manager", "kube-scheduler", "kube-apiserver", "etcd")
+_PLENTY_KIB = 14 * 1024 * 1024
 _POD_LOG_LINKS = Path("/var/log/containers")
 
 
@@ -69,8 +70,8 @@ class LocalCluster(Cluster):
         return cls(folder.name, state["nodes"], programs.find(programs.WHOLE, say), owned=False)
 
     def _start(self, pause: Path) -> None:
-        self.folder.mkdir(parents=True)
-        self._note(len(self.nodes))
+        _make_state_folder(self.folder)
+        (self.folder / MARK).write_text(json.dumps({"nodes": len(self.nodes)}))
         address = self.network.create(len(self.nodes))
         plane = ControlPlane(self.folder, self.programs, address, enter=self.network.enter)
         with ThreadPoolExecutor() as pool:
@@ -94,9 +95,6 @@ class LocalCluster(Cluster):
             give_gpus(self.kubectl, node.name, GPUS_PER_NODE)
         except ClusterError as error:
             raise ClusterError(f"{error}\n{tail(kubelet.log)}") from None
-
-    def _note(self, nodes: int) -> None:
-        (self.folder / MARK).write_text(json.dumps({"nodes": nodes}))
 
     def load_image(self, archive: Path) -> None:
         """Import it into every node's containerd."""
@@ -141,7 +139,17 @@ def remove(name: str) -> None:
         if link.is_symlink() and str(link.readlink()).startswith(f"{folder}/"):
             link.unlink()
     shutil.rmtree(Path("/run") / network.namespace, ignore_errors=True)
+    while os.path.ismount(folder):
+        run("umount", "-l", folder)
     shutil.rmtree(folder, ignore_errors=True)
+
+
+def _make_state_folder(folder: Path) -> None:
+    """Make it in memory, if there is plenty: nodes unpack 100,000 files, and some disks are slow to delete them."""
+    folder.mkdir(parents=True)
+    fields = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
+    if int(fields["MemAvailable"].split()[0]) >= _PLENTY_KIB:
+        run("mount", "-t", "tmpfs", "-o", f"size={_PLENTY_KIB // 2}k,mode=755", "rex-test-cluster", folder)
 
 
 def _is_ready(node: Object) -> bool:
