@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from rex_operator.api.spec import Validation
-from rex_operator.planning.statistics import Sample, block_medians, hodges_lehmann, mann_whitney
+from rex_operator.planning.statistics import Sample, block_medians, hodges_lehmann, mann_whitney, usable
 from rex_operator.planning.types import CandidateSummary, PlanDraft, TrialView
 from rex_operator.planning.verdict import MIN_BLOCKS, Judgement, block_length, judge, look_levels
 from rex_operator.planning.windows import GroupStep
@@ -39,10 +39,9 @@ class Look:
 
 
 def steps_needed(spec: Validation, *series: Sample) -> int:
-    """Return the steps that give enough blocks for the series' measured dependence, within the spec's bounds."""
-    blocks = MIN_BLOCKS + 2
-    block = block_length(series[0], series[-1] if len(series) > 1 else series[0][:0])
-    return min(max(spec.min_steps, blocks * block), spec.max_steps)
+    """Return the steps that give enough blocks for the measured dependence of the times, within the spec's bounds."""
+    block = block_length(*(np.log(usable(times)[0]) for times in series))
+    return min(max(spec.min_steps, (MIN_BLOCKS + 2) * block), spec.max_steps)
 
 
 @dataclass(slots=True)
@@ -100,7 +99,7 @@ class Trial:
         losses = np.array([s.loss for s in steps if s.loss is not None])
         if min(losses.size, self.reference_losses.size) < self.spec.min_steps:
             return None
-        block = max(2, block_length(np.exp(_scaled(self.reference_losses)), np.exp(_scaled(losses))))
+        block = max(2, block_length(self.reference_losses, losses))
         if min(losses.size, self.reference_losses.size) < MIN_BLOCKS * block:
             return None
         new, old = block_medians(losses, block), block_medians(self.reference_losses, block)
@@ -108,9 +107,3 @@ class Trial:
         size = abs(float(np.median(old)))
         increase = hodges_lehmann(new, old).estimate / size if size > 0 else math.inf
         return (test.p_greater, increase) if test.p_greater <= LOSS_ALPHA and increase >= LOSS_MARGIN else None
-
-
-def _scaled(losses: Sample) -> Sample:
-    """Bring losses to a unit spread, for their dependence to be measured whatever their size and sign."""
-    spread = float(losses.std())
-    return (losses - losses.mean()) / spread if spread > 0 else np.zeros_like(losses)

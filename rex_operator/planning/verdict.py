@@ -77,9 +77,9 @@ def _two_looks(side: float, fraction: float) -> tuple[float, float]:
     return first, float(stats.norm.sf(second))
 
 
-def block_length(reference: Sample, trial: Sample) -> int:
-    """Return how many steps a block needs: twice the integrated autocorrelation time of the logs, at least 1."""
-    tau = autocorrelation_time([np.log(s) for s in (reference, trial) if s.size])
+def block_length(*series: Sample) -> int:
+    """Return how many steps a block needs: twice the integrated autocorrelation time, 1 if steps are independent."""
+    tau = autocorrelation_time(series)
     return 1 if tau < 1.05 else math.ceil(2 * tau)
 
 
@@ -95,7 +95,7 @@ def judge(reference: Sample, trial: Sample, level: float, min_effect: float, loo
     if not ref.size or not new.size:
         return Judgement("open", None, removed)
     longest = max(ref.size, new.size)
-    block = min(max(block_length(ref, new), math.ceil(longest / _MOST_BLOCKS)), ref.size, new.size)
+    block = min(max(block_length(np.log(ref), np.log(new)), math.ceil(longest / _MOST_BLOCKS)), ref.size, new.size)
     x, y = np.log(block_medians(new, block)), np.log(block_medians(ref, block))
     test = mann_whitney(x, y)
     shift = hodges_lehmann(x, y)

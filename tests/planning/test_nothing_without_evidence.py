@@ -55,7 +55,7 @@ def series(rho: float, drift: float = 0.0) -> Callable[[np.random.Generator], np
 
 
 @pytest.mark.parametrize(
-    "times", [series(0.0), series(0.3), series(0.6), series(0.8), series(0.0, drift=0.03)],
+    "times", [series(0.0), series(0.3), series(0.6), series(0.8), series(0.0, drift=-0.03)],
     ids=["independent", "ar .3", "ar .6", "ar .8", "drift"],
 )  # fmt: skip
 def test_c_158_a_plan_is_changed_in_at_most_alpha_of_the_trials(
