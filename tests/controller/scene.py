@@ -73,7 +73,13 @@ class Scene:
             self.kubelet.keep_alive(name)
 
     def job(
-        self, name: str, command: list[str] | None = None, *, pools: dict[str, int] | None = None, **spec: Any
+        self,
+        name: str,
+        command: list[str] | None = None,
+        *,
+        pools: dict[str, int] | None = None,
+        epochs: int = 3,
+        **spec: Any,
     ) -> Object:
         """A RexJob on this scene's nodes; ``spec`` replaces whole fields."""
         pools = pools or {"a100": 2}
@@ -81,7 +87,11 @@ class Scene:
             "name": "trainer",
             "image": "example/train:1",
             "command": command or TRAIN,
-            "env": [{"name": "REX_EMULATE", "value": "1"}, {"name": "REX_EMULATE_SCALE", "value": "0.2"}],
+            "env": [
+                {"name": "REX_EMULATE", "value": "1"},
+                {"name": "REX_EMULATE_SCALE", "value": "0.2"},
+                {"name": "EPOCHS", "value": str(epochs)},
+            ],
         }
         return {
             "apiVersion": "rex.dev/v1alpha1",

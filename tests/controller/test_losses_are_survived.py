@@ -5,16 +5,17 @@ from __future__ import annotations
 import pytest
 
 from tests.controller.operator_process import until
-from tests.controller.scene import TRAIN, Scene
+from tests.controller.scene import Scene
 
 pytestmark = pytest.mark.component
 
-LONG = ["env", "EPOCHS=400", *TRAIN]
+LONG = 400
+"""Epochs: longer than any test."""
 
 
 async def test_a_killed_worker_is_replaced_charged_and_the_other_process_lives_on(scene: Scene) -> None:
     await scene.nodes(a100=2)
-    await scene.create(scene.job("long", LONG))
+    await scene.create(scene.job("long", epochs=LONG))
     await scene.wait_phase("long", "Running")
     survivor = scene.kubelet.process("long-w0-0").pid
     scene.kubelet.kill("long-w1-0")
@@ -29,7 +30,7 @@ async def test_a_killed_worker_is_replaced_charged_and_the_other_process_lives_o
 
 async def test_c_033_and_c_010_the_operator_is_killed_and_pods_go_meanwhile(scene: Scene) -> None:
     await scene.nodes(a100=2)
-    await scene.create(scene.job("steady", LONG))
+    await scene.create(scene.job("steady", epochs=LONG))
     before = await scene.wait("steady", lambda s: s.get("plan", {}).get("version", 0) >= 1, "a plan runs")
     await scene.wait_phase("steady", "Running")
     survivor = scene.kubelet.process("steady-w0-0").pid

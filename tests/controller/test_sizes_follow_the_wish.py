@@ -7,12 +7,13 @@ import asyncio
 import pytest
 
 from rex_operator.controller.kube import PODS, REXJOBS, SERVICES, KubeError, Object
-from tests.controller.scene import TRAIN, Scene
+from tests.controller.scene import Scene
 
 pytestmark = pytest.mark.component
 
 IDLE = ["sleep", "1000"]
-LONG = ["env", "EPOCHS=400", *TRAIN]
+LONG = 400
+"""Epochs: longer than any test."""
 
 
 def live(pods: dict[str, Object]) -> list[str]:
@@ -44,7 +45,7 @@ async def test_c_032_rapid_edits_end_at_the_last_size(scene: Scene) -> None:
 
 async def test_growing_and_planned_shrinking_restart_nobody(scene: Scene) -> None:
     await scene.nodes(a100=2)
-    await scene.create(scene.job("elastic", LONG, workers={"min": 1, "max": 1}))
+    await scene.create(scene.job("elastic", epochs=LONG, workers={"min": 1, "max": 1}))
     await scene.wait_phase("elastic", "Running")
     first = scene.kubelet.process("elastic-w0-0").pid
     await scene.patch("elastic", workers={"max": 2})
@@ -78,7 +79,7 @@ async def test_c_039_freed_devices_wake_who_waits(scene: Scene) -> None:
 
 async def test_suspend_frees_everything_and_resume_goes_on(scene: Scene) -> None:
     await scene.nodes(a100=1)
-    await scene.create(scene.job("paused", LONG, pools={"a100": 1}))
+    await scene.create(scene.job("paused", epochs=LONG, pools={"a100": 1}))
     before = await scene.wait_phase("paused", "Running")
     await scene.patch("paused", suspend=True)
     await scene.wait_phase("paused", "Suspended")
