@@ -29,6 +29,8 @@ def run_job(
     except BadInput as error:
         print(f"error: {error}", file=sys.stderr)  # noqa: T201 - this is a command-line program
         return BAD_INPUT
+    except KeyboardInterrupt:
+        return INTERRUPTED
     directory = prepared.directory
     try:
         if prepared.state is not None:

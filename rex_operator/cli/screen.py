@@ -10,7 +10,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from rex_operator.cli.words import decision_line, duration, number, percent, progress_line
+from rex_operator.cli.words import decision_line, duration, number, progress_line
 from rex_operator.jobs import JobView
 from rex_operator.planning import DecisionRecord
 
@@ -44,8 +44,8 @@ class Screen(Protocol):
 class PlainScreen:
     """Lines only; a progress line every few seconds."""
 
-    def __init__(self) -> None:
-        self._console = Console(soft_wrap=True, highlight=False)
+    def __init__(self, console: Console | None = None) -> None:
+        self._console = console or Console(soft_wrap=True, highlight=False)
         self._shown_at = float("-inf")
 
     def __enter__(self) -> Self:
@@ -82,8 +82,8 @@ class PlainScreen:
 class LiveScreen(PlainScreen):
     """A table of the workers and the last decision, redrawn in place; what happens scrolls above it."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, console: Console | None = None) -> None:
+        super().__init__(console)
         self._live = Live(console=self._console, auto_refresh=False, transient=True)
 
     def __enter__(self) -> Self:
@@ -148,15 +148,14 @@ def summary_table(summary: dict[str, Any]) -> Table:
     table.add_row("samples/s, goodput", f"{number(summary['samples_per_s'])}, {number(summary['goodput'])}")
     for name, value in summary["metrics"].items():
         table.add_row(name, f"{number(value, digits=4)} (best {number(summary['best_metrics'].get(name), digits=4)})")
-    table.add_row("global batch", f"{summary['global_batch']} in {summary['accumulation']} passes")
+    passes = f" in {summary['accumulation']} passes" if (summary["accumulation"] or 1) > 1 else ""
+    table.add_row("global batch", f"{summary['global_batch'] or '-'}{passes}")
     shares = ", ".join(
         f"{worker} {summary['devices'].get(worker, '')} {share}" for worker, share in summary["local_batches"].items()
     )
     table.add_row("local batches", shares)
-    table.add_row("decisions", ", ".join(f"{count} {kind}" for kind, count in summary["decisions"].items() if count))
+    decided = ", ".join(f"{count} {kind}" for kind, count in summary["decisions"].items() if count)
+    table.add_row("decisions", decided or "none")
     restarts = summary["restarts"]
     table.add_row("restarts", f"{restarts['charged']} charged, {restarts['not_charged']} not charged")
     return table
-
-
-__all__ = ["LiveScreen", "PlainScreen", "Screen", "percent", "summary_table", "worker_table"]

@@ -70,12 +70,22 @@ def test_without_any_state_numbers_are_learned_from_the_workers() -> None:
     assert fresh.plan.version == 32
 
 
-def test_a_full_job_fits_its_map() -> None:
-    names = [f"w{i}" for i in range(1024)]
-    desk = running(
-        *names,
+def many(count: int) -> Desk:
+    return running(
+        *[f"w{i}" for i in range(count)],
         workers={"min": 2, "max": 1024},
         pools=[{"name": "a100", "maxWorkers": 1024}],
         batch={"initial": 4096, "max": 8192},
     )
-    assert len(desk.coordinator.saved().model_dump_json()) < MAX_SAVED_BYTES
+
+
+def test_a_large_job_fits_its_map() -> None:
+    count = 400
+    assert len(many(count).coordinator.saved().model_dump_json()) < MAX_SAVED_BYTES * count / 1024
+
+
+def test_a_group_too_large_for_one_message_is_refused_in_words() -> None:
+    view = many(1024).coordinator.view()
+    assert view.phase == "Failed"
+    assert view.reason == "TooManyWorkers"
+    assert "1024 workers" in view.message

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,23 @@ async def test_a_rule_ends_the_job_at_the_first_exit(tmp_path: Path) -> None:
     )
     assert outcome.reason == "FailureRule"
     assert summary["restarts"] == {"charged": 0, "not_charged": 0}
+
+
+async def test_c_204_secrets_are_in_no_file_of_the_run_and_no_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    outcome, watcher, _ = await run(
+        tmp_path,
+        command=["python", "-c", "import sys; sys.exit(2)"],
+        env={"AWS_SECRET_ACCESS_KEY": "CANARY"},
+        failure={"maxRestarts": 1},
+    )
+    said = caplog.text + outcome.message + str(watcher.events)
+    written = b"".join(file.read_bytes() for file in (tmp_path / "run").rglob("*") if file.is_file())
+    assert "CANARY" not in said
+    assert b"CANARY" not in written
+    assert b"oken" not in written, "tokens are kept elsewhere, and only as long as they are valid"
 
 
 async def test_the_active_deadline_ends_the_job(tmp_path: Path) -> None:
