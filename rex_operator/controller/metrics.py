@@ -6,10 +6,10 @@ the running coordinators, so that a job that is gone leaves no series behind.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from rex_operator.jobs import JobView
@@ -41,8 +41,8 @@ _FIGURES: dict[str, tuple[str, Callable[[JobView], float | None]]] = {
 class JobFigures(Collector):
     """Figures of the running jobs, made when asked for."""
 
-    def __init__(self, views: Callable[[], Iterable[JobView]]) -> None:
-        self._views = views
+    def __init__(self, views: Callable[[], Iterable[JobView]], channel: Callable[[], Mapping[str, int]]) -> None:
+        self._views, self._channel = views, channel
 
     def collect(self) -> Iterable[Metric]:
         """Read the views once and make a family per figure."""
@@ -54,3 +54,7 @@ class JobFigures(Collector):
                 if value is not None:
                     family.add_metric(view.name.split("/", 1), float(value))
             yield family
+        channel = CounterMetricFamily("rex_channel", "What the worker channel refused or set aside", labels=["cause"])
+        for cause, count in sorted(self._channel().items()):
+            channel.add_metric([cause], count)
+        yield channel

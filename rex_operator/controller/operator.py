@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
+import ssl
 
 from rex_operator.channel import ChannelServer
 from rex_operator.controller.act import Actor
@@ -20,11 +21,11 @@ from rex_operator.controller.events import Recorder
 from rex_operator.controller.health import Health
 from rex_operator.controller.informer import Informer
 from rex_operator.controller.jobwatch import JobWatch
-from rex_operator.controller.kube import NODES, PODS, Kube, Object
+from rex_operator.controller.kube import NODES, PODS, Kube, KubeError, Object
 from rex_operator.controller.metrics import LEADING, REGISTRY, JobFigures
 from rex_operator.controller.names import JOB_LABEL, MANAGER
 from rex_operator.controller.observe import Observer
-from rex_operator.controller.pki import ensure_certificates
+from rex_operator.controller.pki import Certificates, ensure_certificates
 from rex_operator.controller.queue import Key, WorkQueue
 from rex_operator.controller.reconciler import Reconciler
 from rex_operator.controller.runtime import Runtimes
@@ -107,7 +108,7 @@ async def _lead(kube: Kube, settings: Settings) -> None:
     context = certificates.ssl_context()
     server = ChannelServer(TokenAuthenticator(kube, observer.find_pod, runtimes), runtimes)
     runtimes.server = server
-    figures = JobFigures(lambda: [runtime.view() for runtime in runtimes])
+    figures = JobFigures(lambda: [runtime.view() for runtime in runtimes], lambda: dict(server.counters))
     REGISTRY.register(figures)
     LEADING.set(1)
     try:
@@ -123,7 +124,7 @@ async def _lead(kube: Kube, settings: Settings) -> None:
             for _ in range(settings.workers):
                 tasks.create_task(reconciler.work())
             tasks.create_task(JobWatch(kube, settings.watched, queue.add).run())
-            tasks.create_task(_renew_certificates(kube, settings))
+            tasks.create_task(_renew_certificates(kube, settings, certificates, context))
     finally:
         LEADING.set(0)
         REGISTRY.unregister(figures)
@@ -133,13 +134,20 @@ async def _lead(kube: Kube, settings: Settings) -> None:
         searches.close()
 
 
-async def _renew_certificates(kube: Kube, settings: Settings) -> None:
-    """Make a new serving certificate in good time; the process then ends, and its successor serves with it."""
-    held = await ensure_certificates(kube, settings.namespace, settings.certificate_secret, settings.certificate_hosts)
+async def _renew_certificates(kube: Kube, settings: Settings, held: Certificates, context: ssl.SSLContext) -> None:
+    """Serve with a new certificate in good time. A new CA is another matter: it needs a new start."""
     while True:
         await asyncio.sleep(CERTIFICATES_EVERY_S)
-        now = await ensure_certificates(
-            kube, settings.namespace, settings.certificate_secret, settings.certificate_hosts
-        )
+        try:
+            now = await ensure_certificates(
+                kube, settings.namespace, settings.certificate_secret, settings.certificate_hosts
+            )
+        except KubeError as error:
+            logger.warning("The channel's certificate could not be looked after: %s", error)
+            continue
+        if now.ca != held.ca:
+            raise RuntimeError("the channel's CA was replaced; starting anew to hand it to the jobs")
         if now != held:
-            raise RuntimeError("the channel's certificate was renewed; starting anew to serve with it")
+            now.load_into(context)
+            held = now
+            logger.info("The channel is served with a new certificate")

@@ -138,7 +138,8 @@ def _observe(conditions: _Conditions, seen: Observation, placement: Placement | 
         conditions.set("Running", "False", *_why_not_running(seen, placement))
     _plan_applied(conditions, seen.view)
     if seen.spec.suspend:
-        message = "workers save and leave" if seen.live else "no workers, no devices held"
+        leaving = any(pod.live for pod in seen.pods)
+        message = "workers save and leave" if leaving else "no workers, no devices held"
         conditions.set("Suspended", "True", "Suspended", message)
     elif conditions.get("Suspended") is not None:
         conditions.set("Suspended", "False", "Resumed")
@@ -198,8 +199,9 @@ def _phase(conditions: _Conditions, seen: Observation) -> Phase:
         return "Succeeded"
     if true("Failed"):
         return "Failed"
-    if true("Suspended") and not seen.live:
-        return "Suspended"
+    if seen.spec.suspend:
+        leaving = any(pod.live for pod in seen.pods)
+        return seen.status.phase if leaving else "Suspended"
     if true("Running"):
         return "Running"
     return "Starting" if seen.live else "Pending"

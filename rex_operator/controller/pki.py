@@ -41,13 +41,17 @@ class Certificates:
         """What the channel server listens with."""
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
+        self.load_into(context)
+        return context
+
+    def load_into(self, context: ssl.SSLContext) -> None:
+        """Have new connections of a server that runs already be served with this certificate."""
         with tempfile.TemporaryDirectory() as folder:  # the library reads files only; this one is gone at once
             chain, key = Path(folder, "tls.crt"), Path(folder, "tls.key")
             chain.write_text(self.serving)
             key.touch(mode=0o600)
             key.write_text(self.serving_key)
             context.load_cert_chain(chain, key)
-        return context
 
 
 async def ensure_certificates(kube: Kube, namespace: str, name: str, hosts: Sequence[str]) -> Certificates:

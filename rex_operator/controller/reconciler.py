@@ -129,7 +129,7 @@ class Reconciler:
     async def _runtime(self, key: Key, item: Object, owner: Owner, job: RexJob) -> JobRuntime | None:
         """The job's coordinator, started when this operator sees the job for the first time."""
         runtime = self._runtimes.get(key)
-        if runtime is not None and job.spec.suspend is False and runtime.view().phase == "Stopped":
+        if runtime is not None and not job.spec.suspend and runtime.coordinator.stopping is not None:
             await runtime.keeper.write()
             self._runtimes.drop(key)  # resumed: a new coordinator goes on from the state of the one that was stopped
             runtime = None
