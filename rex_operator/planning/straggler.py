@@ -17,9 +17,11 @@ from rex_operator.planning.statistics import Sample, autocorrelation_time, mann_
 from rex_operator.planning.windows import GroupStep
 
 RECENT = 8
-"""Steps that must show the new speed."""
-PAST = 40
-"""Steps before them that it is compared with, at most."""
+"""Independent steps that must show the new speed; dependent ones count for less, so more of them are asked for."""
+SPANS = (RECENT, 3 * RECENT, 9 * RECENT)
+"""Stretches that may be new: steps can be so short that many pass between two looks."""
+PAST = 60
+"""Steps before them that they are compared with, at most."""
 RATIO = 1.15
 """A change of a worker's compute time, relative to that of the others, that matters."""
 CLEAR = 4.0
@@ -28,6 +30,7 @@ ALPHA = 1e-3
 """One-sided level, shared among the workers."""
 
 _MANY = 64
+_DEPENDENT = 9.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,33 +45,43 @@ class SpeedChange:
 
 
 def find_change(steps: Sequence[GroupStep]) -> SpeedChange | None:
-    """Return the largest change of one worker's speed within the window's steps, or None.
+    """Return the change of one worker's speed within the window's last steps, or None.
 
     Needs `RECENT` steps after and as many before the change.
     """
-    if len(steps) < 2 * RECENT:
-        return None
-    times = np.array([s.compute_s for s in steps[-(RECENT + PAST) :]])
-    times = np.log(np.maximum(times, 1e-9))
-    past, recent = times[:-RECENT], times[-RECENT:]
-    moved = np.median(recent, axis=0) - np.median(past, axis=0)
-    workers = moved.size
+    times = np.log(np.maximum([s.compute_s for s in steps[-(SPANS[-1] + PAST) :]], 1e-9))
+    for recent in SPANS:
+        if len(times) < recent + RECENT:
+            break
+        suspect, ratio = _suspect(times, recent)
+        if abs(ratio) < math.log(RATIO):
+            continue
+        before, after = times[:-recent][-PAST:, suspect], times[-recent:, suspect]
+        tau = autocorrelation_time([before])
+        noise = 1.2533 * spread(before) * math.sqrt(tau * (1 / recent + 1 / before.size))
+        if recent < RECENT * min(tau, _DEPENDENT) or abs(ratio) < CLEAR * noise:
+            continue
+        test = mann_whitney(after, before)
+        p = test.p_greater if ratio > 0 else test.p_less
+        if p <= ALPHA / times.shape[1]:
+            begin = _since(times[:, suspect], recent, ratio)
+            return SpeedChange(suspect, math.exp(ratio), p, steps[len(steps) - len(times) + begin].step)
+    return None
+
+
+def _suspect(times: Sample, recent: int) -> tuple[int, float]:
+    """Return the worker whose log time changed most against the others, and by how much."""
+    moved = np.median(times[-recent:], axis=0) - np.median(times[:-recent][-PAST:], axis=0)
     relative = moved - _of_others(moved)
     suspect = int(np.argmax(np.abs(relative)))
-    before = past[:, suspect]
-    noise = spread(before) * math.sqrt(autocorrelation_time([before]) * (1 / RECENT + 1 / len(before)))
-    if abs(relative[suspect]) < max(math.log(RATIO), CLEAR * 1.2533 * noise):
-        return None
-    test = mann_whitney(recent[:, suspect], past[:, suspect])
-    p = test.p_greater if relative[suspect] > 0 else test.p_less
-    if p > ALPHA / workers:
-        return None
-    series = times[:, suspect]
-    middle = (np.median(past[:, suspect]) + np.median(recent[:, suspect])) / 2
-    new_side = series > middle if relative[suspect] > 0 else series < middle
-    old = np.flatnonzero(~new_side[:-RECENT])
-    first = int(old[-1]) + 1 if old.size else len(series) - RECENT
-    return SpeedChange(suspect, float(np.exp(relative[suspect])), p, steps[len(steps) - len(series) + first].step)
+    return suspect, float(relative[suspect])
+
+
+def _since(series: Sample, recent: int, ratio: float) -> int:
+    """Return the index from which on the series stays on the new side of the middle between old and new."""
+    middle = (np.median(series[:-recent]) + np.median(series[-recent:])) / 2
+    old = np.flatnonzero(series[:-recent] <= middle if ratio > 0 else series[:-recent] >= middle)
+    return int(old[-1]) + 1 if old.size else len(series) - recent
 
 
 def _of_others(moved: Sample) -> Sample:

@@ -26,15 +26,14 @@ def test_c_055_alternating_speeds_move_nothing() -> None:
     assert run.plan is not None and run.plan.global_batch == 512
 
 
-@pytest.mark.parametrize("noise", [0.02, 0.10, 0.30])
-@pytest.mark.parametrize("correlation", [0.0, 0.6])
+@pytest.mark.parametrize(("noise", "correlation"), [(0.02, 0.0), (0.10, 0.6), (0.30, 0.0), (0.30, 0.6)])
 def test_noise_moves_shares_rarely_once_they_fit(noise: float, correlation: float) -> None:
     planner = Planner(spec(512, 32, 4096, trials=0), np.random.default_rng(0))
     run = Job.of(planner, MIX, noise=noise, correlation=correlation)
-    run.run(120)
+    run.run(60)
     before = run.kinds().count("rebalanced")
-    run.run(300)
-    assert run.kinds().count("rebalanced") - before <= 8
+    run.run(200)
+    assert run.kinds().count("rebalanced") - before <= 4
 
 
 @pytest.mark.parametrize("count", [16, 64])

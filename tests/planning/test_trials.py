@@ -23,7 +23,7 @@ def demo(seed: int, noise_scale: float | None = None, **more: object) -> Job:
     return Job.of(planner, DEMO, seed=seed, noise_scale=scale, correlation=0.3, overhead_s=0.012, epoch=1437, **more)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(3))
 def test_two_minutes_of_a_small_job_show_all_that_the_planner_does(seed: int) -> None:
     job = demo(seed, noise=0.05)
     job.run(120)
@@ -39,15 +39,15 @@ def test_two_minutes_of_a_small_job_show_all_that_the_planner_does(seed: int) ->
             assert decision.plan_from is not None and decision.plan_to is not None
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(3))
 def test_it_ends_near_the_best_batch(seed: int) -> None:
     job = demo(seed, noise_scale=400.0, noise=0.03)
-    job.run(240)
+    job.run(120)
     assert job.plan is not None
     reached = job.goodput(job.plan)
     scene = job.planner._scene(job.planner._elapsed)
     best = 0.0
-    for batch in range(32, 1025, 16):
+    for batch in range(32, 1025, 32):
         shares = job.planner._policy.shares(scene, batch, 1)
         draft = type(job.plan)(batch, 1, shares, 1.0)
         best = max(best, job.goodput(draft))
