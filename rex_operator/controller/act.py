@@ -59,17 +59,21 @@ class Actor:
         memory.status_at = now
         return None
 
-    def tell_coordinator(self, seen: Observation, decision: Decision, runtime: JobRuntime) -> None:
-        """Hand over who should exist, who is dead, and whether to stop."""
-        present = {pod.uid: pod for pod in seen.pods}
-        for worker_id, target in runtime.targets.items():
-            pod = present.get(target.incarnation)
+    def tell_gone(self, pods: Sequence[PodView], runtime: JobRuntime) -> None:
+        """Tell the coordinator which of the workers that it knows are dead, those of its saved state included."""
+        present = {pod.uid: pod for pod in pods}
+        known = {(row.worker_id, row.incarnation) for row in runtime.view().workers}
+        known |= {(worker_id, target.incarnation) for worker_id, target in runtime.targets.items()}
+        for worker_id, incarnation in sorted(known):
+            pod = present.get(incarnation)
             if pod is None:
-                runtime.gone(worker_id, target.incarnation, "the pod is gone")
+                runtime.gone(worker_id, incarnation, "the pod is gone")
             elif pod.ended and not pod.succeeded:
-                reason = ", ".join(pod.reasons) or f"exit code {pod.exit_code}"
-                runtime.gone(worker_id, target.incarnation, reason)
-        runtime.forget_all_but([*present, *(target.incarnation for target in runtime.targets.values())])
+                runtime.gone(worker_id, incarnation, ", ".join(pod.reasons) or f"exit code {pod.exit_code}")
+        runtime.forget_all_but([*present, *(incarnation for _, incarnation in known)])
+
+    def tell_coordinator(self, decision: Decision, runtime: JobRuntime) -> None:
+        """Hand over who should exist, and whether to stop."""
         if decision.outcome is not None and not decision.outcome.success and runtime.ended is None:
             runtime.fail(decision.outcome.reason, decision.outcome.message)
         runtime.set_targets(decision.targets)

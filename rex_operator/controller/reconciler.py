@@ -112,12 +112,14 @@ class Reconciler:
             if len(self._observer.job_pods(owner)) < job.spec.workers.max or job.spec.suspend:
                 # Two jobs must not count on the same device: from looking to creating is one step.
                 await stack.enter_async_context(self._placing)
+            if runtime is not None:
+                self._actor.tell_gone(self._observer.job_pods(owner), runtime)
             seen = await self._observer.observe(item, owner, job.spec, runtime, memory)
             decision = decide(seen)
             held_back = await self._actor.write_status(item, owner, decision.status.dump(), memory)
             self._stories.tell(seen, decision, memory)
             if runtime is not None:
-                self._actor.tell_coordinator(seen, decision, runtime)
+                self._actor.tell_coordinator(decision, runtime)
             if decision.delete_job:
                 await self._actor.delete_job(owner)
                 return None
