@@ -133,10 +133,13 @@ class Channel:
                     ) as socket:
                         if failures:
                             log.info("operator reached again")
-                        failures = 0
+                        begun = self._loop.time()
                         if await self._converse(socket):
                             return
                         log.warning("the operator hung up (code %s); connecting again", socket.close_code)
+                        # One that hangs up at once refuses us: asking at full speed would change nothing.
+                        if self._loop.time() - begun >= MAX_BACKOFF_S:
+                            failures = 0
                 except aiohttp.WSServerHandshakeError as error:
                     log.warning("the operator refused the connection: HTTP %s; trying again", error.status)
                 except (aiohttp.ClientError, OSError, TimeoutError, ConfigurationError) as error:

@@ -236,7 +236,8 @@ class Kube:
         content_type: str,
         limit: aiohttp.ClientTimeout,
     ) -> aiohttp.ClientResponse:
-        headers = {"Accept": "application/json", "Content-Type": content_type}
+        # The signing keys are served as their own kind of JSON and as nothing else.
+        headers = {"Accept": "application/json, application/jwk-set+json", "Content-Type": content_type}
         serialized = await self.api.param_serialize(
             method,
             path,
