@@ -49,13 +49,17 @@ class Installation:
     def remove(self) -> None:
         """Have no operator and no RexJob kind, whatever was there."""
         self._kubectl("delete", "crd", CRD, "--ignore-not-found", "--timeout=60s")
-        releases = json.loads(self._helm("list", "--all-namespaces", "--all", "--output=json"))
-        for release in releases:
-            if release["name"] == RELEASE:
-                self._helm("uninstall", RELEASE, f"--namespace={release['namespace']}", "--wait")
+        self.uninstall_chart()
         if MANIFESTS.is_dir():
             self._kubectl("delete", "-k", MANIFESTS, "--ignore-not-found", "--timeout=90s", timeout=120)
         self.way = ""
+
+    def uninstall_chart(self) -> None:
+        """Uninstall the release, if there is one."""
+        for release in json.loads(self._helm("list", "--all-namespaces", "--all", "--output=json")):
+            if release["name"] == RELEASE:
+                self._helm("uninstall", RELEASE, f"--namespace={release['namespace']}", "--wait")
+                self.way = ""
 
     @property
     def namespace(self) -> str:
