@@ -15,7 +15,7 @@ from torch.utils.data import Dataset
 
 import rex_worker as rex
 
-EPOCHS = int(os.environ.get("EPOCHS", "2"))
+EPOCHS = int(os.environ.get("EPOCHS", "3"))
 TEXT_BYTES = int(os.environ.get("TEXT_BYTES", str(1_000_000)))
 WINDOW = 48
 SYMBOLS = 128

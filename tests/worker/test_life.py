@@ -19,8 +19,8 @@ async def test_the_digits_example_trains_and_finishes(rex: Operator) -> None:
     assert await rex.ended(*workers) == [0, 0]
     for worker in workers:
         (left,) = worker.said(Left)
-        assert (left.reason, left.samples) == ("finished", 2 * 1437 * 9)
-    assert [metrics.samples for metrics in workers[0].said(Metrics)] == [1437 * 9, 2 * 1437 * 9]
+        assert (left.reason, left.samples) == ("finished", 2 * 1198 * 9)
+    assert [metrics.samples for metrics in workers[0].said(Metrics)] == [1198 * 9, 2 * 1198 * 9]
     assert not workers[1].said(Metrics), "rank 0 speaks for all"
 
 
