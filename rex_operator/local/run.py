@@ -336,10 +336,12 @@ class LocalRun:
         return self._conclude(result, self._ended.reason, self._ended.message)
 
     def _how_to_go_on(self) -> str:
-        if self.job.spec.checkpoint is None:
-            return "interrupted; without spec.checkpoint the training starts from the beginning next time"
         step = self._coordinator.known.checkpoint_step
-        return f"interrupted; the same command goes on from the checkpoint at step {step}, --fresh starts over"
+        if self.job.spec.checkpoint is None:
+            return "without spec.checkpoint, the same command begins the training again"
+        if not step:
+            return "no step was saved yet; the same command begins again"
+        return f"the same command goes on from the checkpoint at step {step}, --fresh starts over"
 
     def _conclude(self, result: Result, reason: str, message: str) -> Outcome:
         self._book.decisions(self._coordinator.planner.decisions)
