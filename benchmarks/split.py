@@ -38,8 +38,8 @@ from rex_worker.devices import profile_of
 
 BATCH = 720
 """The largest even share, 180, still fits the t4."""
-SCALE = 3.0
-"""Devices are emulated three times as slow as their profiles: four processes on two cores must not distort them."""
+SCALE = 4.0
+"""Devices are emulated four times as slow as their profiles: four processes on two cores must not distort them."""
 WARMUP_STEPS = 5
 GIVE_UP_S = 300.0
 
@@ -128,7 +128,7 @@ def main() -> int:
     console = Console()
     console.print("even split against re-planned split, emulated a100, a100, v100, t4 (about half a minute)")
     with tempfile.TemporaryDirectory(prefix="rex-split-") as folder:
-        lines = asyncio.run(_run(Path(folder), console, steps=40 if quick else 400))
+        lines = asyncio.run(_run(Path(folder), console, steps=30 if quick else 300))
     phases = measure(lines)
     if len(phases) < 2:
         console.print("the run ended before the split was re-planned; nothing was measured")
