@@ -38,8 +38,8 @@ from rex_worker.devices import profile_of
 
 BATCH = 720
 """The largest even share, 180, still fits the t4."""
-SCALE = 4.0
-"""Devices are emulated four times as slow as their profiles: four processes on two cores must not distort them."""
+SCALE = 3.0
+"""Devices are emulated three times as slow as their profiles: four processes on two cores must not distort them."""
 WARMUP_STEPS = 5
 GIVE_UP_S = 300.0
 
