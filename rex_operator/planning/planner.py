@@ -206,6 +206,8 @@ class Planner:
         self._pending = None
         if window is None or running is None or self._issued != running or self._trial is not None:
             return None
+        if len(window.ripe()) < self.spec.planner.validation.min_steps:
+            return None  # a worker changed its speed meanwhile: what the search and the reference stood on is gone
         if result.choice is None:
             if self._cooldown.blocked(at):
                 self._cooldown.wait(at)

@@ -28,8 +28,8 @@ _Matern: Any = Matern
 
 _OFFSET = 0.2**2
 """Prior variance of what is missed by the same factor everywhere; it cancels in every comparison."""
-_AMPLITUDES = (0.02, 0.05, 0.12)
-"""Considered sizes of the curves' error (standard deviation of the log): 4-12 % is what field data show."""
+_AMPLITUDES = (0.02, 0.04, 0.08)
+"""Considered sizes of the curves' error (standard deviation of the log): about 5 % is what field data show."""
 _LENGTHS = (0.7, 1.5, 3.0)
 """Considered distances, in doublings of the batch, over which that error stays alike."""
 
@@ -46,7 +46,7 @@ def gains(
     """Return what each candidate may gain, for every setting of the hyper-parameters, and the settings' weights.
 
     Args:
-        tried: (n, 2) plans that ran, as (log2 batch, log2 accumulation).
+        tried: (n, 2) plans that ran, as (log2 batch, half of log2 accumulation).
         residuals: (n,) measured minus predicted log step time.
         variances: (n,) noise variances of the residuals.
         candidates: (m, 2) plans in question.

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from rex_operator.api.spec import Validation
-from rex_operator.planning.statistics import Sample, block_medians, hodges_lehmann, mann_whitney, usable
+from rex_operator.planning.statistics import Sample, block_medians, hodges_lehmann, mann_whitney, spread, usable
 from rex_operator.planning.types import CandidateSummary, PlanDraft, TrialView
 from rex_operator.planning.verdict import MIN_BLOCKS, Judgement, block_length, judge, look_levels
 from rex_operator.planning.windows import GroupStep
@@ -24,6 +24,8 @@ LOSS_ALPHA = 0.01
 """One-sided level at which a worse loss vetoes ..."""
 LOSS_MARGIN = 0.05
 """... if it is also worse by this share: a batch of another size has another spread of losses."""
+LOSS_SPREADS = 0.5
+"""... and by this much of the spread of single steps: near its floor a loss doubles and halves for no reason."""
 MAX_ADJUSTMENTS = 2
 """Times that the shares may be corrected inside a trial before it is judged: its curves are extrapolated at first."""
 
@@ -104,6 +106,7 @@ class Trial:
             return None
         new, old = block_medians(losses, block), block_medians(self.reference_losses, block)
         test = mann_whitney(new, old)
-        size = abs(float(np.median(old)))
-        increase = hodges_lehmann(new, old).estimate / size if size > 0 else math.inf
-        return (test.p_greater, increase) if test.p_greater <= LOSS_ALPHA and increase >= LOSS_MARGIN else None
+        rise, size = hodges_lehmann(new, old).estimate, abs(float(np.median(old)))
+        if test.p_greater > LOSS_ALPHA or rise < max(LOSS_MARGIN * size, LOSS_SPREADS * spread(self.reference_losses)):
+            return None
+        return test.p_greater, rise / size if size > 0 else math.inf

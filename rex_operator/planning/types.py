@@ -118,7 +118,7 @@ class CandidateSummary(Record):
     expected_gain: float
     """Predicted relative change of the objective against what ran."""
     ei: float
-    """Expected improvement of the logarithm of the objective."""
+    """Expected improvement of the logarithm of the objective, less what trying costs; 0 if nothing is to be won."""
 
 
 class DecisionRecord(Record):
