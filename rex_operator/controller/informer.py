@@ -22,6 +22,7 @@ logger = logging.getLogger(__name__)
 OnChange: TypeAlias = Callable[[Object | None, Object | None], None]
 """Called with (before, after); ``after`` is None when the object is gone."""
 
+_MIN_DELAY_S = 0.5
 _MAX_DELAY_S = 30.0
 
 
@@ -61,9 +62,9 @@ class Informer:
         while True:
             try:
                 version = await self._list()
-                delay = 0.0
                 while True:
                     version = await self._follow(version)
+                    delay = 0.0
             except KubeError as error:
                 if error.status in (401, 403) and not self.synced.is_set():
                     logger.warning("Not allowed to read %s: going on without them", self._resource.plural)
@@ -72,7 +73,7 @@ class Informer:
                     return
                 if error.status != 410:
                     logger.info("Watch of %s interrupted, listing anew: %s", self._resource.plural, error)
-                    delay = min(_MAX_DELAY_S, max(0.5, delay * 2))
+                delay = min(_MAX_DELAY_S, max(_MIN_DELAY_S, delay * 2))
             await asyncio.sleep(delay * random.uniform(0.5, 1.0))
 
     async def _list(self) -> str:
