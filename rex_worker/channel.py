@@ -14,6 +14,7 @@ import random
 import ssl
 import threading
 from collections import deque
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -93,6 +94,7 @@ class Channel:
         self._notices: deque[Message] = deque(maxlen=_MAX_NOTICES)
         self._loop = asyncio.new_event_loop()
         self._wake = asyncio.Event()
+        self._hurry = asyncio.Event()
         self._closing = False
         self._thread = threading.Thread(target=self._run, name="rex-channel", daemon=True)
         self._thread.start()
@@ -107,6 +109,7 @@ class Channel:
         """Send what is queued and hang up; False when that was not possible within ``timeout`` seconds."""
         self._closing = True
         if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._hurry.set)
             self._loop.call_soon_threadsafe(self._wake.set)
         self._thread.join(timeout)
         return not self._thread.is_alive()
@@ -150,8 +153,12 @@ class Channel:
                 await self._pause(delay)
 
     async def _pause(self, delay: float) -> None:
-        """Sleep through a back-off; a closing process tries faster, for as long as ``close`` lets it."""
-        await asyncio.sleep(min(delay, FIRST_BACKOFF_S) if self._closing else delay)
+        """Sleep through a back-off; a closing process tries often, for as long as ``close`` lets it."""
+        if self._closing:
+            await asyncio.sleep(FIRST_BACKOFF_S)
+        else:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._hurry.wait(), delay)
 
     async def _converse(self, socket: aiohttp.ClientWebSocketResponse) -> bool:
         """Talk until the connection ends; True when all is said and the process is closing."""

@@ -12,7 +12,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 
 import torch
@@ -29,7 +29,9 @@ Superseded = Callable[[], bool]
 PATIENCE_S = 2.0
 """A wait is given up this long after a newer generation was first seen (or three times the longest wait before it, if
 that is more): whoever is alive arrives within it."""
+FIRST_STEP_TIMEOUT_S = 600.0
 _REMARKABLE_S = 30.0
+_LONGEST_PAUSE_S = 0.05
 _SLICE = timedelta(seconds=0.25)
 
 
@@ -51,7 +53,8 @@ class Group:
         self.size = size
         self._device = device
         self._store = store
-        self._timeout_s = timeout_s
+        self._steady_timeout_s = timeout_s
+        self._timeout_s = max(timeout_s, FIRST_STEP_TIMEOUT_S)
         self._superseded = superseded
         self._longest_s = 0.0
         if size > 1:
@@ -120,11 +123,22 @@ class Group:
             return False
         try:
             work.wait(_SLICE)
-        except RuntimeError as error:
-            if work.is_completed() and work.exception() is not None:
-                raise GroupLost(f"a collective failed: {_first_line(error)}") from error
-            return work.is_completed()
+        except RuntimeError:
+            if not work.is_completed():
+                return False
+            with _losing():
+                work.wait(_SLICE)
         return True
+
+    def tighten(self) -> None:
+        """The first step is done: from now on collectives have the membership's own time-out.
+
+        Until then they have a longer one, as a newcomer may compile its model or read its data for minutes.
+        """
+        if self._timeout_s != self._steady_timeout_s:
+            self._timeout_s = self._steady_timeout_s
+            if self.size > 1:
+                _set_timeout(timedelta(seconds=self._timeout_s))
 
     def gate(self, name: str) -> None:
         """Meet all others, however long one of them is busy elsewhere (an evaluation, a checkpoint).
@@ -149,19 +163,20 @@ class Group:
         """Wait until ``key`` is announced; False when ``deadline`` (monotonic seconds) passed first."""
         patience = _Patience(self._superseded, PATIENCE_S)
         begun, told = time.monotonic(), False
-        while self._store is not None:
+        for pause in pauses():
+            if self._store is None:
+                break
             with _losing():
-                try:
-                    self._store.wait([key], _SLICE)
-                    return True
-                except dist.DistStoreError:
-                    now = time.monotonic()
+                if self._store.check([key]):
+                    break
+            now = time.monotonic()
             if deadline is not None and now > deadline:
                 return False
             if now - begun > _REMARKABLE_S and not told:
                 log.info("waiting for the other workers (%s)", key)
                 told = True
             patience.check()
+            time.sleep(pause)
         return True
 
     def farewell(self, timeout_s: float) -> None:
@@ -187,6 +202,24 @@ class Group:
         destroyer = threading.Thread(target=remains.clear, name="rex-old-group")
         destroyer.start()
         destroyer.join(_SLICE.total_seconds())
+
+
+def pauses() -> Iterator[float]:
+    """Seconds to sleep between looks into a store, endlessly: short at first, as most waits are.
+
+    torch's own ``Store.wait`` writes warnings for each time that it ends without the key.
+    """
+    pause = 0.001
+    while True:
+        yield pause
+        pause = min(_LONGEST_PAUSE_S, pause * 1.5)
+
+
+def _set_timeout(timeout: timedelta) -> None:
+    if hasattr(dist, "set_timeout"):
+        dist.set_timeout(timeout)
+    else:  # torch before 2.10 or so: the same, under its old name
+        dist.distributed_c10d._set_pg_timeout(timeout)
 
 
 class _Patience:

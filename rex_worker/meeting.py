@@ -19,18 +19,17 @@ from datetime import timedelta
 from pathlib import Path
 
 import torch
-import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 
 from rex_worker.errors import ConfigurationError, GroupLost
-from rex_worker.group import Group, Superseded
+from rex_worker.group import Group, Superseded, pauses
 from rex_worker.protocol import Membership
 
 log = logging.getLogger("rex.meeting")
 
 MEETING_TIMEOUT_S = 900.0
 _CONNECT_S = 5.0
-_SLICE = timedelta(seconds=0.25)
+_BACKLOG = 1024
 _SIOCGIFADDR = 0x8915
 
 
@@ -44,7 +43,7 @@ class Meeting:
             # Else gloo takes the interface of the host's own name, which may be loopback or another network.
             os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
             os.environ.setdefault("NCCL_SOCKET_IFNAME", name)
-        self._own = TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
+        self._own = _open_store(address)
         self.port = self._own.port
 
     def join(self, membership: Membership, rank: int, superseded: Superseded) -> Group:
@@ -61,11 +60,11 @@ class Meeting:
         try:
             if store.add("arrived", 1) == size:
                 store.set("all-here", "1")
-            while True:
-                with suppress(dist.DistStoreError):
-                    store.wait(["all-here"], _SLICE)
+            for pause in pauses():
+                if store.check(["all-here"]):
                     break
                 _give_up(superseded, deadline)
+                time.sleep(pause)
         except RuntimeError as error:
             raise GroupLost(f"rank 0 was lost while the group met: {str(error)[:200]}") from error
         return self._group(membership, rank, store, superseded)
@@ -98,6 +97,17 @@ class Meeting:
                 log.info("store of %s not reachable yet: %s", host.worker_id, str(error).partition("\n")[0][:200])
                 _give_up(superseded, deadline)
                 time.sleep(0.1)
+
+
+def _open_store(address: str) -> TCPStore:
+    """Open a store that listens on ``address`` only: it knows no passwords."""
+    family, _, _, _, where = socket.getaddrinfo(address, 0, type=socket.SOCK_STREAM)[0]
+    try:
+        listener = socket.create_server((where[0], 0), family=family, backlog=_BACKLOG)
+    except OSError as error:
+        raise ConfigurationError(f"REX_ADDRESS is {address!r}, which this host cannot listen on: {error}") from None
+    port = listener.getsockname()[1]
+    return TCPStore(str(where[0]), port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach())
 
 
 def _give_up(superseded: Superseded, deadline: float) -> None:

@@ -235,8 +235,9 @@ class Session:
 
     @property
     def is_main(self) -> bool:
-        """Whether this is the group's rank 0."""
-        return self.rank == 0
+        """Whether this is the group's rank 0; in a job False until the first group has formed."""
+        term = self._participation.last
+        return self._link.alone if term is None else term.group.rank == 0
 
     @property
     def rank(self) -> int:

@@ -272,6 +272,7 @@ class Training:
         )
         rows, work = group.all_gather(torch.tensor(vote.encode(), dtype=torch.float64))
         group.wait([*self._averager.works, work])
+        group.tighten()
         votes = [Vote.decode(row) for row in rows.tolist()]
         self._decision = decide(votes, plan_version=term.plan.version, generation=group.generation)
         if self._decision.void:

@@ -1,7 +1,8 @@
 """A training script that keeps a ledger of each batch it was handed and each step it applied.
 
-LEDGER: file to append JSON lines to. SAMPLES, EPOCHS: of the run. ENOUGH: a file; once it exists, the script ends the
-training early. Everything else is REX's environment.
+LEDGER: file to append JSON lines to. SAMPLES, EPOCHS: of the run. ENOUGH: a file; once it exists, the script ends
+the training early. BREAK_AT: a step whose exchange succeeds for the others and seems to fail here. Everything else
+is REX's environment.
 """
 
 from __future__ import annotations
@@ -10,11 +11,15 @@ import hashlib
 import json
 import os
 import time
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import nn
 
 import rex_worker as rex
+from rex_worker.errors import GroupLost
+from rex_worker.group import Group
 
 SIZE = int(os.environ.get("SAMPLES", "1003"))
 EPOCHS = int(os.environ.get("EPOCHS", "3"))
@@ -45,6 +50,19 @@ def digest(model: nn.Module) -> str:
     return hashlib.sha256(text).hexdigest()[:16]
 
 
+def break_once(step: int, session: rex.Session) -> None:
+    """Let this worker miss the end of a step that its peers complete, as when a peer dies right then."""
+    real = Group.wait
+
+    def wait(self: Group, works: Sequence[Any]) -> None:
+        real(self, works)
+        if session.step == step - 1:
+            Group.wait = real  # type: ignore[method-assign]
+            raise GroupLost("as if a peer had died")
+
+    Group.wait = wait  # type: ignore[method-assign]
+
+
 def main() -> None:
     torch.manual_seed(os.getpid())  # every worker starts from other weights, as newcomers do
     model: nn.Module = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 1))
@@ -53,6 +71,8 @@ def main() -> None:
     with rex.init() as session:
         model, optimizer, scheduler = session.prepare(model, optimizer, scheduler)
         loader = session.loader(Numbered(), batch_size=50)
+        if "BREAK_AT" in os.environ:
+            break_once(int(os.environ["BREAK_AT"]), session)
         for epoch in session.epochs(EPOCHS):
             for index, x, y in loader:
                 generation, before = session.plan.generation if session.plan else 0, session.step

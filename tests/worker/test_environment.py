@@ -5,10 +5,11 @@ import subprocess
 import sys
 
 import pytest
+import torch
 
 from rex_worker.environment import Environment
 from rex_worker.errors import ConfigurationError
-from rex_worker.meeting import interface_of
+from rex_worker.meeting import Meeting, interface_of
 from tests.worker.operator_double import ROOT
 
 JOB = {"REX_JOB": "default/digits", "REX_WORKER_ID": "w3", "REX_INCARNATION": "uid-1"}
@@ -51,6 +52,15 @@ def test_c_086_the_interface_is_that_of_the_advertised_address() -> None:
     with pytest.raises(ConfigurationError, match="does not resolve"):
         interface_of("no such name")
     assert interface_of(socket.gethostbyname("localhost")) == "lo"
+
+
+def test_the_store_listens_on_the_advertised_address_only() -> None:
+    meeting = Meeting("127.0.0.1", torch.device("cpu"))
+    socket.create_connection(("127.0.0.1", meeting.port), timeout=5).close()
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.2", meeting.port), timeout=5)
+    with pytest.raises(ConfigurationError, match="this host cannot listen on"):
+        Meeting("192.0.2.1", torch.device("cpu"))
 
 
 def test_the_protocol_needs_neither_torch_nor_aiohttp() -> None:

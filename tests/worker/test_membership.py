@@ -162,3 +162,38 @@ async def test_a_chain_of_changes_and_kills_uses_each_sample_once(rex: Operator,
     assert await rex.ended(workers["w0"], workers["w2"], workers["w3"], again) == [0, 0, 0, 0]
     ledgers.check_exactly_once(503)
     ledgers.check_same_end("w3", "w1-again")
+
+
+@pytest.mark.parametrize("step", [4, 6, 18], ids=["within an epoch", "at its end", "at the very end"])
+async def test_a_worker_that_missed_a_step_takes_over_the_state_of_one_that_did_not(
+    rex: Operator, ledgers: Ledgers, step: int
+) -> None:
+    run = {"EPOCHS": "3", "SAMPLES": "55"}
+    a = await rex.start("w0", SCRIPT, **ledgers.variables("w0", **run))
+    b = await rex.start("w1", SCRIPT, **ledgers.variables("w1", **run, BREAK_AT=str(step)))
+    await rex.ready(a, b)
+    await rex.form(1, {"w0": 7, "w1": 3})
+    await rex.until("GroupLost", lambda: bool(b.said(GroupLostMessage)))
+    assert b.said(GroupLostMessage)[0].step == step - 1
+    await rex.form(2, {"w1": 4, "w0": 6})
+    assert await rex.ended(a, b) == [0, 0]
+    ledgers.check_exactly_once(55)
+    ledgers.check_same_end("w0", "w1")
+    assert step not in {entry["step"] for entry in ledgers.kind("applied", "w1")}
+    assert [entry["step"] for entry in ledgers.kind("applied", "w0")] == list(range(1, 19))
+
+
+async def test_c_112_a_newcomer_at_an_epochs_end_has_the_groups_epoch_and_rate(rex: Operator, ledgers: Ledgers) -> None:
+    run = {"EPOCHS": "3", "SAMPLES": "55", "LINGER_S": "1.5"}
+    a, b, c = [await rex.start(n, SCRIPT, **ledgers.variables(n, **run)) for n in ("w0", "w1", "w2")]
+    await rex.ready(a, b, c)
+    await rex.form(1, {"w0": 7, "w1": 3})
+    await rex.reached(6, a, b)  # rank 0 lingers between two epochs
+    await rex.form(2, {"w0": 7, "w1": 3, "w2": 5})
+    await rex.acknowledged(2, a, b, c)
+    assert await rex.ended(a, b, c) == [0, 0, 0]
+    ledgers.check_exactly_once(55)
+    ledgers.check_same_end("w0", "w1", "w2")
+    epochs = {name: {e["step"]: e["epoch"] for e in ledgers.kind("applied", name)} for name in ("w0", "w1", "w2")}
+    assert epochs["w0"] == epochs["w1"]
+    assert epochs["w2"].items() <= epochs["w0"].items()
