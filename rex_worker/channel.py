@@ -24,7 +24,7 @@ from rex_worker.directives import Directives
 from rex_worker.environment import Environment
 from rex_worker.errors import ConfigurationError
 from rex_worker.protocol import (
-    MAX_MESSAGE_BYTES,
+    MAX_DOWN_BYTES,
     Ack,
     Checkpointed,
     GroupLost,
@@ -131,7 +131,7 @@ class Channel:
                         headers=self._headers(),
                         ssl=self._ssl if self._ssl is not None else True,
                         heartbeat=HEARTBEAT_S,
-                        max_msg_size=MAX_MESSAGE_BYTES,
+                        max_msg_size=MAX_DOWN_BYTES,
                         compress=0,
                     ) as socket:
                         if failures:

@@ -16,7 +16,9 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, model_validator
 
 PROTOCOL_VERSION = 1
 MAX_MESSAGE_BYTES = 64 * 1024
-"""A message, as UTF-8 JSON, is shorter than this; a longer one ends the connection."""
+"""A message to the operator, as UTF-8 JSON, is shorter than this; a longer one ends the connection."""
+MAX_DOWN_BYTES = 2**20
+"""A message to a worker is shorter than this: a Membership of ``MAX_WORKERS`` with the longest names fits."""
 
 MAX_WORKERS = 1024
 MAX_SAMPLES = 2**53
@@ -281,24 +283,24 @@ _UP: TypeAdapter[Up] = TypeAdapter(Up)
 
 def parse_down(text: str | bytes) -> Down:
     """Read one message for a worker. Raises ``pydantic.ValidationError`` (a ``ValueError``) on anything else."""
-    _check_size(text)
+    _check_size(text, MAX_DOWN_BYTES)
     return _DOWN.validate_json(text)
 
 
 def parse_up(text: str | bytes) -> Up:
     """Read one message for the operator. Raises ``ValueError`` on what is too long, malformed or out of bounds."""
-    _check_size(text)
+    _check_size(text, MAX_MESSAGE_BYTES)
     return _UP.validate_json(text)
 
 
 def encode(message: Message | DownMessage) -> str:
     """Write a message as JSON. Raises ``ValueError`` when it would be too long for the channel."""
     text = message.model_dump_json()
-    _check_size(text)
+    _check_size(text, MAX_DOWN_BYTES if isinstance(message, DownMessage) else MAX_MESSAGE_BYTES)
     return text
 
 
-def _check_size(text: str | bytes) -> None:
+def _check_size(text: str | bytes, limit: int) -> None:
     size = len(text) if isinstance(text, bytes) else len(text.encode())
-    if size >= MAX_MESSAGE_BYTES:
-        raise ValueError(f"message of {size} bytes; the channel takes less than {MAX_MESSAGE_BYTES}")
+    if size >= limit:
+        raise ValueError(f"message of {size} bytes; the channel takes less than {limit}")

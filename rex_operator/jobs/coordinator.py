@@ -25,7 +25,7 @@ from rex_operator.jobs.saved import SavedState
 from rex_operator.jobs.view import JobView, Phase
 from rex_operator.jobs.viewing import make_view
 from rex_operator.planning import CannotPlan, DecisionRecord, PlanDraft, Planner, SearchRequest, SearchResult
-from rex_worker.protocol import Checkpointed, Down, Drain, Hello, OutOfMemory, Steps, Stop, Up, encode
+from rex_worker.protocol import Checkpointed, Down, Drain, Hello, OutOfMemory, Steps, Stop, Up
 
 RESTART_GRACE_S = 30.0
 """After a restart of the operator no silence counts for this long: the workers must find the new one first."""
@@ -231,11 +231,6 @@ class Coordinator:
         self._formed_in_vain = self._formed_in_vain + 1 if same else 0
         self._formed_at = now
         message = self.group.form(members, draft, self.known.checkpoint_step)
-        try:
-            encode(message)
-        except ValueError as error:
-            self._end(Ended(False, "TooManyWorkers", f"a group of {len(members)} workers cannot be announced: {error}"))
-            return
         self._actions.append(Save())
         for life in members:
             life.joined = True

@@ -145,6 +145,8 @@ class Job(RuleBasedStateMachine):
             return  # a shell does not start a job again that has ended
         later = Desk(SavedState.model_validate_json(text), checkpoint={"path": "job"}, planner={"policy": "rex"})
         self.desk, self.open = later, set()
+        for key in sorted(self.dead):  # a shell first looks which lives there still are
+            self.take(self.desk.coordinator.gone(*key, "killed", self.desk.now))
         self.take(self.set_target(self.target))
 
     # --- what must hold of every answer ---

@@ -82,10 +82,3 @@ def many(count: int) -> Desk:
 def test_a_large_job_fits_its_map() -> None:
     count = 400
     assert len(many(count).coordinator.saved().model_dump_json()) < MAX_SAVED_BYTES * count / 1024
-
-
-def test_a_group_too_large_for_one_message_is_refused_in_words() -> None:
-    view = many(1024).coordinator.view()
-    assert view.phase == "Failed"
-    assert view.reason == "TooManyWorkers"
-    assert "1024 workers" in view.message

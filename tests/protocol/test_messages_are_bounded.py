@@ -103,3 +103,13 @@ def test_no_bytes_raise_anything_but_a_value_error(data: bytes) -> None:
 def test_the_protocol_needs_neither_torch_nor_the_operator() -> None:
     code = "import sys, rex_worker.protocol; print(sorted({'torch', 'rex_operator', 'aiohttp'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+def test_the_largest_group_with_the_longest_names_fits_one_message() -> None:
+    ids = [f"{i:04d}" + "w" * 59 for i in range(protocol.MAX_WORKERS)]
+    members = [Member(worker_id=w, incarnation="u" * 64, address="a" * 253, store_port=65535) for w in ids]
+    shares = dict.fromkeys(ids, protocol.MAX_SAMPLES // protocol.MAX_WORKERS)
+    generation = version = protocol.MAX_SAMPLES
+    plan = Plan(generation=generation, version=version, global_batch=sum(shares.values()), local_batches=shares)
+    membership = Membership(generation=generation, members=members, plan=plan)
+    assert parse_down(encode(membership)) == membership
