@@ -1,4 +1,4 @@
-"""An image archive is named after what went into it, so that an unchanged tree builds nothing and a changed one does."""
+"""An image archive is named after what went into it: an unchanged tree builds nothing, a changed one does."""
 
 from __future__ import annotations
 
