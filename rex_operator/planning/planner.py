@@ -12,23 +12,23 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from typing import Unpack
 
 import numpy as np
 
 from rex_operator.api.spec import RexJobSpec
 from rex_operator.planning import words
 from rex_operator.planning.cooldown import Cooldown, direction
+from rex_operator.planning.drafting import Drafting, reshared
+from rex_operator.planning.journal import Grounds, Journal
 from rex_operator.planning.knowledge import Knowledge
 from rex_operator.planning.patience import THRESHOLD, Convergence, Patience
 from rex_operator.planning.policies import POLICIES, Policy, Scene
 from rex_operator.planning.search import SearchRequest, SearchResult
-from rex_operator.planning.split import smallest_accumulation
 from rex_operator.planning.state import PlannerState
 from rex_operator.planning.straggler import SpeedChange
 from rex_operator.planning.trial import MAX_ADJUSTMENTS, Trial, steps_needed
 from rex_operator.planning.types import (
-    MAX_CANDIDATES,
-    MAX_DECISIONS,
     CandidateSummary,
     CannotPlan,
     DecisionKind,
@@ -36,7 +36,6 @@ from rex_operator.planning.types import (
     Evidence,
     PlanDraft,
     PlannerView,
-    PlanSummary,
     WorkerInfo,
 )
 from rex_operator.planning.view import look_at
@@ -57,12 +56,13 @@ class Planner:
     def __init__(self, spec: RexJobSpec, rng: np.random.Generator, saved: PlannerState | None = None) -> None:
         self.spec = spec
         self.rng = rng
-        self.decisions: deque[DecisionRecord] = deque(saved.decisions if saved else (), maxlen=MAX_DECISIONS)
         self.impossible: str | None = None
         """Why no plan can work, once that is known (not even one sample fits a worker): the job cannot go on so."""
         self._policy: Policy = POLICIES[spec.planner.policy]()
         self._known = Knowledge(spec, saved)
         self._cooldown = Cooldown(spec.planner.search.cooldown_seconds, saved.pauses if saved else None)
+        self._drafting = Drafting(self._known, self._policy, self._cooldown)
+        self._journal = Journal(saved.decisions if saved else ())
         self._convergence = Convergence(saved.converged if saved else False)
         self._patience = Patience()
         self._incumbent = (saved.global_batch, saved.accumulation) if saved else (spec.batch.initial, 1)
@@ -75,6 +75,11 @@ class Planner:
         self._pending: int | None = None
         self._elapsed = saved.elapsed_s if saved else 0.0
         self._now: float | None = None
+
+    @property
+    def decisions(self) -> deque[DecisionRecord]:
+        """What was decided and why, the newest last."""
+        return self._journal.decisions
 
     @property
     def converged(self) -> bool:
@@ -97,7 +102,7 @@ class Planner:
         self._cooldown.clear()
         self._patience.reset()
         self._convergence.leave()
-        before, draft = self._issued, self._fitting(*self._incumbent, at)
+        before, draft = self._issued, self._drafting.fitting(*self._incumbent, at)
         return self._issue("membership", words.membership(workers, draft), draft, before)
 
     def plan_running(self, version: int, generation: int, draft: PlanDraft, step: int, now: float) -> None:
@@ -107,7 +112,7 @@ class Planner:
         """
         at = self._clock(now)
         self._running = self._issued = draft
-        self._stray = self._trial is None and _key(draft) != _key(self._fitting(*self._incumbent, at))
+        self._stray = self._trial is None and _key(draft) != _key(self._drafting.fitting(*self._incumbent, at))
         self._known.running(version, generation, draft, step, now)
 
     def observe(self, worker_id: str, incarnation: str, generation: int, report: StepReport, now: float) -> None:
@@ -131,7 +136,7 @@ class Planner:
         if trial is not None:
             self._cooldown.failed(direction(_key(trial.incumbent), _key(trial.plan)), at)
         try:
-            draft = self._fitting(*self._incumbent, at)
+            draft = self._drafting.fitting(*self._incumbent, at)
         except CannotPlan as error:
             self.impossible = f"{reason}; {error}"
             self._note("ceiling", f"{self.impossible}.", plan, None)
@@ -154,7 +159,7 @@ class Planner:
         if self._stray:
             self._stray = False
             reason = f"A trial of {words.plan(*_key(running))} was cut off, so it tells nothing: it may start over."
-            return self._issue("inconclusive", reason, self._fitting(*self._incumbent, at), running)
+            return self._issue("inconclusive", reason, self._drafting.fitting(*self._incumbent, at), running)
         if not known.gauge.learned:
             return None
         if self._trial is not None:
@@ -175,7 +180,7 @@ class Planner:
         self._patience.promised(found.gain, self._known.gauge.step_s)
         self._pending = None
         reason = words.rebalanced(found, change, window.workers, self._known.workers)
-        draft = self._with_shares(running, dict(found.shares))
+        draft = reshared(running, found.shares)
         return self._issue("rebalanced", reason, draft, running, expectation=found.gain)
 
     def _seek(self, running: PlanDraft, window: Window, at: float) -> SearchRequest | None:
@@ -215,7 +220,7 @@ class Planner:
                 self._converge(result.reason, at, result.candidates)
             return None
         try:
-            draft = self._draft(result.choice.global_batch, result.choice.accumulation, at)
+            draft = self._drafting.exactly(result.choice.global_batch, result.choice.accumulation, at)
         except CannotPlan:
             self._cooldown.wait(at)
             return None
@@ -266,7 +271,7 @@ class Planner:
         if trial.adjustments < MAX_ADJUSTMENTS:
             found = self._policy.rebalance(self._scene(at), THRESHOLD)
             if found is not None:
-                draft = self._with_shares(trial.plan, dict(found.shares))
+                draft = reshared(trial.plan, found.shares)
                 reason = words.rebalanced(found, None, window.workers, self._known.workers)
                 before = trial.plan
                 trial.restart(draft)
@@ -294,8 +299,8 @@ class Planner:
         self._incumbent = _key(trial.plan)
         self._cooldown.accepted(direction(_key(trial.incumbent), _key(trial.plan)), at)
         self._patience.reset()
-        expected = trial.choice.expected_gain
-        self._note("accepted", reason, trial.incumbent, trial.plan, judgement.evidence, expected)
+        evidence, expected = judgement.evidence, trial.choice.expected_gain
+        self._note("accepted", reason, trial.incumbent, trial.plan, evidence=evidence, expectation=expected)
         return None
 
     def _roll_back(
@@ -311,8 +316,9 @@ class Planner:
         if failed:
             self._cooldown.failed(direction(_key(trial.incumbent), _key(trial.plan)), at)
         self._patience.reset()
-        draft = self._fitting(*self._incumbent, at)
-        return self._issue(kind, reason, draft, trial.plan, evidence, trial.choice.expected_gain)
+        draft = self._drafting.fitting(*self._incumbent, at)
+        expected = trial.choice.expected_gain
+        return self._issue(kind, reason, draft, trial.plan, evidence=evidence, expectation=expected)
 
     def _converge(self, reason: str, at: float, candidates: tuple[CandidateSummary, ...] = ()) -> None:
         if self._convergence.reach(at, self._known.noise_scale()):
@@ -320,34 +326,10 @@ class Planner:
 
     # --- plans and records --------------------------------------------------------------------------------------------
 
-    def _fitting(self, batch: int, accumulation: int, at: float) -> PlanDraft:
-        """Return a plan for the batch, in more passes if memory wants it. Raises ``CannotPlan``."""
-        workers, bounds = self._known.workers, self.spec.batch
-        if len(workers) > bounds.max:
-            raise CannotPlan(f"batch.max ({bounds.max}) is too small for {len(workers)} workers; each needs a sample")
-        batch = min(max(batch, bounds.min, len(workers)), bounds.max)
-        ceilings = [self._known.devices.ceiling(w) for w in workers.values()]
-        return self._draft(batch, smallest_accumulation(ceilings, batch, accumulation) or accumulation, at)
-
-    def _draft(self, batch: int, accumulation: int, at: float) -> PlanDraft:
-        shares = self._policy.shares(self._scene(at), batch, accumulation)
-        return PlanDraft(batch, accumulation, shares, self._known.learning_rate_factor(batch))
-
-    @staticmethod
-    def _with_shares(plan: PlanDraft, shares: dict[str, int]) -> PlanDraft:
-        return PlanDraft(plan.global_batch, plan.accumulation, shares, plan.learning_rate_factor)
-
     def _issue(
-        self,
-        kind: DecisionKind,
-        reason: str,
-        draft: PlanDraft,
-        before: PlanDraft | None,
-        evidence: Evidence | None = None,
-        expectation: float | None = None,
-        candidates: tuple[CandidateSummary, ...] = (),
+        self, kind: DecisionKind, reason: str, draft: PlanDraft, before: PlanDraft | None, **grounds: Unpack[Grounds]
     ) -> PlanDraft:
-        self._note(kind, reason, before, draft, evidence, expectation, candidates)
+        self._note(kind, reason, before, draft, **grounds)
         self._issued = draft
         return draft
 
@@ -357,28 +339,12 @@ class Planner:
         reason: str,
         before: PlanDraft | None,
         after: PlanDraft | None,
-        evidence: Evidence | None = None,
-        expectation: float | None = None,
-        candidates: tuple[CandidateSummary, ...] = (),
+        **grounds: Unpack[Grounds],
     ) -> None:
-        latest = self._known.latest
-        self.decisions.append(
-            DecisionRecord(
-                time_s=self._elapsed,
-                step=latest.step if latest else 0,
-                samples=latest.samples if latest else 0,
-                kind=kind,
-                plan_from=PlanSummary.of(before) if before else None,
-                plan_to=PlanSummary.of(after) if after else None,
-                reason=reason[:512],
-                evidence=evidence,
-                expectation=expectation,
-                candidates=candidates[:MAX_CANDIDATES],
-            )
-        )
+        self._journal.note(kind, reason, before, after, self._elapsed, self._known.latest, **grounds)
 
     def _scene(self, at: float) -> Scene:
-        return self._known.scene(self._running, self._cooldown, at)
+        return self._drafting.scene(self._running, at)
 
     def _clock(self, now: float) -> float:
         """Return the job time: seconds of planning over all lives of the operator."""
@@ -390,9 +356,10 @@ class Planner:
     def view(self) -> PlannerView:
         """Return the planner at a glance."""
         window, trial = self._known.ingest.window, self._trial
-        last = self.decisions[-1] if self.decisions else None
         shown = trial.view(len(window.ripe())) if trial and window else None
-        return look_at(self._known, self._issued, shown, self._trials, last, self.converged, self._now or 0.0)
+        return look_at(
+            self._known, self._issued, shown, self._trials, self._journal.last, self.converged, self._now or 0.0
+        )
 
     def state(self) -> PlannerState:
         """Return what has been learned, to be kept; a trial that runs is not in it."""
