@@ -31,7 +31,7 @@ class Reducer(Protocol):
     """What averaging needs of a group."""
 
     def all_reduce(self, tensor: Tensor) -> Any:
-        """Start summing in place."""
+        """Start summing in place; None when there is nobody to sum with."""
 
     def wait(self, works: Sequence[Any]) -> None:
         """Wait for what was started."""
@@ -114,16 +114,11 @@ class GradientAverager:
     def finish(self) -> float:
         """Write the averaged gradients to the parameters; returns |g|^2. All of ``works`` must be done."""
         total = torch.zeros((), dtype=torch.float64)
+        shared = any(work is not None for work in self._works)
         for bucket in self._buckets:
             total += _square(bucket.flat[: -len(bucket.slices)]).cpu()
-            used = bucket.flags.tolist()
-            for parameter, part, flag in zip(bucket.parameters, bucket.slices, used, strict=True):
-                if not flag:
-                    parameter.grad = None
-                elif parameter.grad is None:
-                    parameter.grad = part.view_as(parameter).clone()
-                else:
-                    parameter.grad.copy_(part.view_as(parameter))
+            if shared:
+                _write_back(bucket)
         self._forget()
         return float(total)
 
@@ -191,6 +186,21 @@ class GradientAverager:
                     f"parameter {name!r} was frozen at session.prepare and now has a gradient; prepare the model with"
                     " everything that will ever be trained requiring a gradient"
                 )
+
+
+def _write_back(bucket: Bucket) -> None:
+    """Give the parameters their averaged gradients; none to those that nobody used."""
+    targets, sources = [], []
+    for parameter, part, used in zip(bucket.parameters, bucket.slices, bucket.flags.tolist(), strict=True):
+        if not used:
+            parameter.grad = None
+        elif parameter.grad is None:
+            parameter.grad = part.view_as(parameter).clone()
+        else:
+            targets.append(parameter.grad)
+            sources.append(part.view_as(parameter))
+    if targets:
+        torch._foreach_copy_(targets, sources)
 
 
 def _square(values: Tensor) -> Tensor:

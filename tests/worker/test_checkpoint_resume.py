@@ -95,14 +95,17 @@ async def test_c_106_stopping_around_an_epoch_end_changes_nothing(
     assert await rex.ended(whole) == [0]
     (end,) = ledgers.kind("end", "whole")
     assert end["step"] == 15
-    for step in (4, 5, 6, 10):
-        folder = tmp_path / f"from-{step}"
+    resumed = {}
+    for step in (4, 5, 6, 10):  # each a job of one worker
+        name, folder = f"from-{step}", tmp_path / f"from-{step}"
         shutil.copytree(kept / f"step-{step:012d}", folder / f"step-{step:012d}")
-        name = f"from-{step}"
-        resumed = await rex.start("w0", SCRIPT, **ledgers.variables(name, **run), REX_CHECKPOINT_DIR=str(folder))
-        await rex.ready(resumed)
-        await rex.form(1, {"w0": 10}, min_step=step)
-        assert await rex.ended(resumed) == [0]
-        assert ledgers.kind("end", name) == [end], "same steps, same weights, same rate"
-        assert [entry["step"] for entry in ledgers.kind("applied", name)] == list(range(step + 1, 16))
+        resumed[step] = await rex.start(name, SCRIPT, **ledgers.variables(name, **run), REX_CHECKPOINT_DIR=str(folder))
+    await rex.ready(*resumed.values())
+    for step, worker in resumed.items():
+        await rex.form(1, {worker.worker_id: 10}, min_step=step)
+    assert await rex.ended(*resumed.values()) == [0, 0, 0, 0]
+    for step, worker in resumed.items():
+        assert ledgers.kind("end", worker.worker_id) == [end], "same steps, same weights, same rate"
+        applied = [entry["step"] for entry in ledgers.kind("applied", worker.worker_id)]
+        assert applied == list(range(step + 1, 16))
     assert json.loads((kept / "step-000000000015-final" / "manifest.json").read_text())["samples"] == 150
