@@ -1,35 +1,28 @@
 """The status of a job, derived anew in each pass from what was observed.
 
 Conditions and phase come from one place, so they cannot contradict each other: the phase is a function of the
-conditions. A condition keeps the time of its last change as long as its status stays the same. Figures are rounded
-here, once, to what a reader can use.
+conditions. A condition keeps the time of its last change as long as its status stays the same.
 """
 
 from __future__ import annotations
 
-import math
 from datetime import UTC, datetime
 from typing import Any, Literal
 
 from rex_operator.api import JobStatus
 from rex_operator.api.status import (
-    MAX_DECISIONS,
-    MAX_NUMBER,
     MAX_UNACKED,
     Condition,
     ConditionType,
-    Decision,
     Phase,
-    PlanStatus,
     PoolStatus,
-    Progress,
     WorkerCounts,
 )
 from rex_operator.controller.deadlines import GIVEN_BACK
+from rex_operator.controller.figures import training
 from rex_operator.controller.observation import Observation, Outcome
 from rex_operator.jobs import JobView
 from rex_operator.placement import Placement
-from rex_operator.planning import DecisionRecord
 
 _TRAINING = frozenset({"Running", "Finishing"})
 _READY = frozenset({"ready", "running", "stale", "leaving", "finished"})
@@ -115,7 +108,7 @@ def picture(
             "replicas": len(live),
             "selector": seen.owner.selector(),
             "start_time": started,
-            **_training(seen.status, view),
+            **training(seen.status, view),
         }
     )
 
@@ -131,8 +124,7 @@ def _observe(conditions: _Conditions, seen: Observation, placement: Placement | 
         conditions.set("Scheduled", "False", GIVEN_BACK, given_back)
     elif placement is not None:
         _scheduled(conditions, seen, placement)
-    training = seen.view is not None and seen.view.phase in _TRAINING
-    if training:
+    if seen.view is not None and seen.view.phase in _TRAINING:
         conditions.set("Running", "True", "Training", "a group of workers trains")
     else:
         conditions.set("Running", "False", *_why_not_running(seen, placement))
@@ -215,75 +207,6 @@ def _cause(conditions: _Conditions, phase: Phase) -> Condition | None:
 
 def _ready(view: JobView | None) -> set[str]:
     return {row.incarnation for row in view.workers if row.state in _READY} if view is not None else set()
-
-
-def _training(before: JobStatus, view: JobView | None) -> dict[str, object]:
-    """What the coordinator knows; what was there before stays while it knows nothing yet."""
-    if view is None:
-        return {}
-    news: dict[str, object] = {"generation": max(before.generation, view.generation)}
-    if view.plan is not None:
-        news["plan"] = PlanStatus(
-            version=view.plan.version,
-            generation=view.plan.generation,
-            global_batch=view.plan.global_batch,
-            accumulation=view.plan.accumulation,
-            learning_rate_factor=_figures(view.plan.learning_rate_factor, 6),
-            state="Pending" if view.unacked else "Applied",
-            unacked=list(view.unacked[:MAX_UNACKED]),
-            stale=list(view.stale[:MAX_UNACKED]),
-        )
-    if view.step > 0:
-        news["progress"] = _progress(view, before.progress or Progress())
-    if view.decisions:
-        news["decisions"] = [_decision(record) for record in view.decisions[-MAX_DECISIONS:]]
-    return news
-
-
-def _progress(view: JobView, before: Progress) -> Progress:
-    """Rates are unknown for a moment after each change of plan; what was known before stands until then."""
-    percent = None if view.progress is None else math.floor(100 * min(1.0, view.progress))
-    eta = None if view.eta_s is None or not math.isfinite(view.eta_s) else max(0, round(view.eta_s))
-    return Progress(
-        step=view.step,
-        samples=view.samples,
-        percent=percent,
-        summary=f"step {view.step}" if percent is None else f"{percent}%",
-        steps_per_second=_rate(view.steps_per_s, before.steps_per_second),
-        samples_per_second=_rate(view.samples_per_s, before.samples_per_second),
-        goodput=_rate(view.goodput, before.goodput),
-        loss=_figures(view.loss, 4) if view.loss is not None and abs(view.loss) < MAX_NUMBER else None,
-        eta_seconds=eta,
-        eta="" if eta is None else _duration(eta),
-    )
-
-
-def _decision(record: DecisionRecord) -> Decision:
-    evidence = record.evidence
-    p_value = None if evidence is None else min(evidence.p_better, evidence.p_worse)
-    return Decision(
-        step=record.step,
-        kind=record.kind,
-        batch_from=record.plan_from.global_batch if record.plan_from else None,
-        batch_to=record.plan_to.global_batch if record.plan_to else None,
-        p_value=None if p_value is None else _figures(min(1.0, max(0.0, p_value))),
-        effect=None if evidence is None else _figures(evidence.effect),
-        reason=record.reason,
-    )
-
-
-def _rate(value: float | None, before: float) -> float:
-    return before if not value else min(MAX_NUMBER, max(0.0, _figures(value)))
-
-
-def _figures(value: float, digits: int = 3) -> float:
-    return float(f"{value:.{digits}g}") if math.isfinite(value) else 0.0
-
-
-def _duration(seconds: int) -> str:
-    hours, rest = divmod(seconds, 3600)
-    minutes, rest = divmod(rest, 60)
-    return f"{hours}h{minutes:02d}m" if hours else f"{minutes}m{rest:02d}s" if minutes else f"{rest}s"
 
 
 def refused(item: dict[str, Any], problem: str, *, running: bool) -> JobStatus:

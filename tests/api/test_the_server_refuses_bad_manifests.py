@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+from collections.abc import Iterator
 
 import pytest
 
@@ -19,10 +20,12 @@ def send(server: ApiServer, job: Manifest, *how: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def created(rex_server: ApiServer) -> Manifest:
+def created(rex_server: ApiServer) -> Iterator[Manifest]:
     job = manifest("immutable")
     send(rex_server, job, "create")
-    return job
+    yield job
+    # Left behind, it would be run by the operator of later tests and take their devices.
+    rex_server.kubectl("delete", "rexjob", "immutable", "--wait")
 
 
 def test_the_good_manifest_is_accepted_and_defaults_are_shown(rex_server: ApiServer) -> None:

@@ -1,0 +1,79 @@
+"""What the coordinator knows, as the status tells it: plan, progress and decisions, rounded once for readers."""
+
+from __future__ import annotations
+
+import math
+
+from rex_operator.api import JobStatus
+from rex_operator.api.status import MAX_DECISIONS, MAX_NUMBER, MAX_UNACKED, Decision, PlanStatus, Progress
+from rex_operator.jobs import JobView
+from rex_operator.planning import DecisionRecord
+
+
+def training(before: JobStatus, view: JobView | None) -> dict[str, object]:
+    """What the coordinator knows; what was there before stays while it knows nothing yet."""
+    if view is None:
+        return {}
+    news: dict[str, object] = {"generation": max(before.generation, view.generation)}
+    if view.plan is not None:
+        news["plan"] = PlanStatus(
+            version=view.plan.version,
+            generation=view.plan.generation,
+            global_batch=view.plan.global_batch,
+            accumulation=view.plan.accumulation,
+            learning_rate_factor=_figures(view.plan.learning_rate_factor, 6),
+            state="Pending" if view.unacked else "Applied",
+            unacked=list(view.unacked[:MAX_UNACKED]),
+            stale=list(view.stale[:MAX_UNACKED]),
+        )
+    if view.step > 0:
+        news["progress"] = _progress(view, before.progress or Progress())
+    if view.decisions:
+        news["decisions"] = [_decision(record) for record in view.decisions[-MAX_DECISIONS:]]
+    return news
+
+
+def _progress(view: JobView, before: Progress) -> Progress:
+    """Rates are unknown for a moment after each change of plan; what was known before stands until then."""
+    percent = None if view.progress is None else math.floor(100 * min(1.0, view.progress))
+    eta = None if view.eta_s is None or not math.isfinite(view.eta_s) else max(0, round(view.eta_s))
+    return Progress(
+        step=view.step,
+        samples=view.samples,
+        percent=percent,
+        summary=f"step {view.step}" if percent is None else f"{percent}%",
+        steps_per_second=_rate(view.steps_per_s, before.steps_per_second),
+        samples_per_second=_rate(view.samples_per_s, before.samples_per_second),
+        goodput=_rate(view.goodput, before.goodput),
+        loss=_figures(view.loss, 4) if view.loss is not None and abs(view.loss) < MAX_NUMBER else None,
+        eta_seconds=eta,
+        eta="" if eta is None else _duration(eta),
+    )
+
+
+def _decision(record: DecisionRecord) -> Decision:
+    evidence = record.evidence
+    p_value = None if evidence is None else min(evidence.p_better, evidence.p_worse)
+    return Decision(
+        step=record.step,
+        kind=record.kind,
+        batch_from=record.plan_from.global_batch if record.plan_from else None,
+        batch_to=record.plan_to.global_batch if record.plan_to else None,
+        p_value=None if p_value is None else _figures(min(1.0, max(0.0, p_value))),
+        effect=None if evidence is None else _figures(evidence.effect),
+        reason=record.reason,
+    )
+
+
+def _rate(value: float | None, before: float) -> float:
+    return before if not value else min(MAX_NUMBER, max(0.0, _figures(value)))
+
+
+def _figures(value: float, digits: int = 3) -> float:
+    return float(f"{value:.{digits}g}") if math.isfinite(value) else 0.0
+
+
+def _duration(seconds: int) -> str:
+    hours, rest = divmod(seconds, 3600)
+    minutes, rest = divmod(rest, 60)
+    return f"{hours}h{minutes:02d}m" if hours else f"{minutes}m{rest:02d}s" if minutes else f"{rest}s"
