@@ -95,8 +95,9 @@ def judge(reference: Sample, trial: Sample, level: float, min_effect: float, loo
     if not ref.size or not new.size:
         return Judgement("open", None, removed)
     longest = max(ref.size, new.size)
-    block = min(max(block_length(np.log(ref), np.log(new)), math.ceil(longest / _MOST_BLOCKS)), ref.size, new.size)
-    x, y = np.log(block_medians(new, block)), np.log(block_medians(ref, block))
+    old, tried = np.log(ref), np.log(new)
+    block = min(max(block_length(old, tried), math.ceil(longest / _MOST_BLOCKS)), ref.size, new.size)
+    x, y = block_medians(tried, block), block_medians(old, block)
     test = mann_whitney(x, y)
     shift = hodges_lehmann(x, y)
     gain = math.expm1(min(-shift.estimate, 50.0))

@@ -6,7 +6,7 @@ import json
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from scipy.stats import norm
 
@@ -74,6 +74,7 @@ def test_a_clear_difference_is_found(factor: float, verdict: str) -> None:
     st.lists(st.floats(allow_nan=True, allow_infinity=True), max_size=30),
     st.lists(st.floats(allow_nan=True, allow_infinity=True), max_size=30),
 )
+@example([1.0, 1.0], [1.0, 1.0, 1.7e308, 1.7e308])
 def test_any_input_gives_a_verdict_and_json_without_nan(x: list[float], y: list[float]) -> None:
     judgement = judge(np.array(x, dtype=float), np.array(y, dtype=float), 0.025, 0.02)
     if judgement.evidence is not None:
