@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-from collections import deque
 
 import pytest
 from rich.console import Console
@@ -24,7 +23,7 @@ def training() -> JobView:
         desk.now += 0.06
         desk.run("w0", "w1", step=step)
     desk.say("w0", Metrics(step=50, samples=3200, values={"accuracy": 0.91}))
-    desk.coordinator.planner.decisions = deque([DECISION])
+    desk.coordinator.planner.decisions.append(DECISION)
     return desk.coordinator.view()
 
 
