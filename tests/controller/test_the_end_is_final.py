@@ -10,7 +10,7 @@ from rex_operator.api import JobStatus, RexJobSpec
 from rex_operator.controller.decide import decide
 from rex_operator.controller.observation import Decision
 from rex_operator.jobs import Ended
-from tests.controller.pictures import NOW, later, pod, seen, spec, training, view
+from tests.controller.pictures import NOW, later, pod, row, seen, spec, training, view
 
 
 def end(success: bool = True, job: RexJobSpec | None = None) -> Decision:
@@ -23,6 +23,13 @@ def test_success_is_told_once_and_for_all() -> None:
     assert (made.status.phase, made.status.completion_time) == ("Succeeded", NOW)
     conditions = {c.type: c.status for c in made.status.conditions}
     assert conditions["Succeeded"] == "True" and conditions["Running"] == "False" and "Failed" not in conditions
+
+
+def test_what_succeeded_is_whole_even_if_the_last_reports_were_lost() -> None:
+    pods = [pod("w0", ended=True, exit_code=0)]
+    late = view("Succeeded", [row(pods[0], "finished")], progress=0.88, total_samples=100)
+    made = decide(seen(pods, ended=Ended(True, "Finished", "told"), view=late))
+    assert made.status.progress is not None and made.status.progress.summary == "100%"
 
 
 @pytest.mark.parametrize("success", [True, False])
