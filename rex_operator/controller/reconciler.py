@@ -106,7 +106,7 @@ class Reconciler:
     async def _pass(self, key: Key, item: Object, owner: Owner, job: RexJob, memory: Memory) -> float | None:
         runtime = await self._runtime(key, item, owner, job)
         if runtime is not None and memory.spec_generation != job.metadata.generation:
-            runtime.coordinator.spec = job.spec
+            runtime.set_spec(job.spec)
             memory.spec_generation = job.metadata.generation
         async with AsyncExitStack() as stack:
             if len(self._observer.job_pods(owner)) < job.spec.workers.max or job.spec.suspend:

@@ -67,6 +67,10 @@ class JobRuntime:
         self.targets = dict(targets)
         self._do(self.coordinator.set_target(targets, self._loop.time()))
 
+    def set_spec(self, spec: RexJobSpec) -> None:
+        """The user edited the job."""
+        self._do(self.coordinator.set_spec(spec, self._loop.time()))
+
     def gone(self, worker_id: str, incarnation: str, reason: str) -> None:
         """This life is over; saying so again changes nothing."""
         if incarnation not in self._told_gone:

@@ -11,6 +11,7 @@ state is always asked for before the messages that rest on it are sent.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 
 import numpy as np
 
@@ -44,6 +45,7 @@ class Coordinator:
         self.name, self.spec = name, spec
         self.known = Knowledge(spec, saved or SavedState(), now)
         self.roster, self.progress, self.group = self.known.roster, self.known.progress, self.known.group
+        self.rng = rng
         self.planner = Planner(spec, rng, saved.planner if saved is not None else None)
         self.ended: Ended | None = None
         self.stopping: Stop | None = None
@@ -61,6 +63,21 @@ class Coordinator:
         if self.ended is None:
             self.roster.set_target(workers)
             self.roster.forget(self.group.members)
+        return self._settle(now)
+
+    def set_spec(self, spec: RexJobSpec, now: float) -> list[Action]:
+        """Take over an edited wish while the job runs.
+
+        Where batch, learning rate or planner changed, a new planner goes on from what the old one has learned, within
+        the new bounds; a trial that runs starts over. Bounds that the present group cannot meet wait for the next one:
+        an edit never ends a training.
+        """
+        before, self.spec, self.known.spec = self.spec, spec, spec
+        if self.ended is None and _planned_by(spec) != _planned_by(before):
+            self.planner = Planner(spec, self.rng, self.planner.state())
+            with suppress(CannotPlan):
+                if self.group.members:
+                    self._issue(self.planner.set_workers([life.info() for life in self.group.members], now))
         return self._settle(now)
 
     def connected(self, worker_id: str, incarnation: str, hello: Hello, now: float) -> list[Action]:
@@ -292,3 +309,8 @@ class Coordinator:
     def _send(self, life: Life, message: Down) -> None:
         if life.connected:
             self._actions.append(Send(life.worker_id, life.incarnation, message))
+
+
+def _planned_by(spec: RexJobSpec) -> tuple[object, ...]:
+    """What of a wish the planner goes by; memory ceilings and numbers of workers reach it with each group."""
+    return spec.batch, spec.learning_rate, spec.planner

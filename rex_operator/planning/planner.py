@@ -71,7 +71,7 @@ class Planner:
         self._stray = False
         self._trial: Trial | None = None
         self._trials = saved.trials if saved else 0
-        self._searches = 0
+        self._searches = saved.searches if saved else 0
         self._pending: int | None = None
         self._elapsed = saved.elapsed_s if saved else 0.0
         self._now: float | None = None
@@ -369,6 +369,7 @@ class Planner:
             global_batch=self._incumbent[0],
             accumulation=self._incumbent[1],
             trials=self._trials - (self._trial is not None),
+            searches=self._searches,
             converged=self.converged,
             noise=known.noise.state(),
             devices=known.devices.state(),

@@ -21,6 +21,8 @@ class PlannerState(Record):
     global_batch: int
     accumulation: int
     trials: int = 0
+    searches: int = 0
+    """Number of the last search, so that an answer to an earlier planner is not taken for one to this."""
     converged: bool = False
     noise: NoiseState = NoiseState()
     devices: DevicesState = DevicesState()

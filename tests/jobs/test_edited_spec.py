@@ -1,0 +1,45 @@
+"""A wish that is edited while the job trains takes effect at once, and costs nothing that was learned."""
+
+from __future__ import annotations
+
+from tests.jobs.desk import make_spec, running
+
+
+def test_a_lower_batch_bound_is_kept_from_the_next_plan_on() -> None:
+    desk = running("w0", "w1")
+    version = desk.plan.version
+    desk.actions += desk.coordinator.set_spec(make_spec(batch={"initial": 16, "min": 8, "max": 32}), desk.now)
+    assert desk.plan.global_batch == 32
+    assert desk.plan.version == version + 1
+    assert desk.coordinator.view().generation == desk.plan.generation, "no new group for a new plan"
+
+
+def test_what_was_learned_and_decided_stays() -> None:
+    desk = running("w0", "w1")
+    before = desk.coordinator.planner.state()
+    desk.coordinator.set_spec(make_spec(planner={"policy": "rex"}), desk.now)
+    after = desk.coordinator.planner.state()
+    assert after.decisions[: len(before.decisions)] == before.decisions
+    assert after.devices == before.devices
+
+
+def test_an_edit_beside_the_planning_issues_no_plan() -> None:
+    desk = running("w0", "w1")
+    version = desk.plan.version
+    assert not desk.coordinator.set_spec(make_spec(workers={"min": 1, "max": 4}), desk.now)
+    assert desk.plan.version == version
+
+
+def test_bounds_that_the_group_cannot_meet_wait_and_end_nothing() -> None:
+    desk = running("w0", "w1", "w2")
+    desk.coordinator.set_spec(make_spec(batch={"initial": 2, "min": 2, "max": 2}), desk.now)
+    assert desk.coordinator.view().phase == "Running"
+    assert desk.plan.global_batch == 64
+    desk.target("w0", "w1")
+    assert desk.plan.local_batches == {"w0": 1, "w1": 1}
+
+
+def test_nothing_changes_after_the_end() -> None:
+    desk = running("w0", "w1")
+    desk.finish("w0", "w1")
+    assert not desk.coordinator.set_spec(make_spec(batch={"initial": 16, "min": 8, "max": 32}), desk.now)
