@@ -51,7 +51,7 @@ class Vote:
     """b_i |g_i|^2, the worker's term of the pooled noise estimate."""
 
     def encode(self) -> list[float]:
-        """Return the vote as ``WIDTH`` numbers."""
+        """Return the vote as ``VOTE_NUMBERS`` numbers."""
         return [float(value) for value in astuple(self)]
 
     @classmethod
@@ -62,7 +62,7 @@ class Vote:
         return cls(version, generation, step, epoch, offset, wish, loss, grad_sq)
 
 
-WIDTH = len(fields(Vote))
+VOTE_NUMBERS = len(fields(Vote))
 
 
 @dataclass(frozen=True)

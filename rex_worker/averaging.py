@@ -19,6 +19,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from rex_worker.ballot import cast, count, zone_size
 from rex_worker.errors import UsageError
 
 BUCKET_BYTES = 25 * 2**20
@@ -30,6 +31,14 @@ _LOW_PRECISION = (torch.float16, torch.bfloat16)
 class Reducer(Protocol):
     """What averaging needs of a group."""
 
+    @property
+    def rank(self) -> int:
+        """This worker's place."""
+
+    @property
+    def size(self) -> int:
+        """Number of workers."""
+
     def all_reduce(self, tensor: Tensor) -> Any:
         """Start summing in place; None when there is nobody to sum with."""
 
@@ -39,24 +48,36 @@ class Reducer(Protocol):
 
 @dataclass
 class Bucket:
-    """Parameters that travel together; ``flat`` holds their gradients and then one flag each."""
+    """Parameters that travel together; ``flat`` holds their gradients, then one flag each, then the votes."""
 
     names: list[str]
     parameters: list[torch.nn.Parameter]
     flat: Tensor
     slices: list[Tensor]
     flags: Tensor
+    votes: Tensor
     ready: set[int] = field(default_factory=set)
+
+    @property
+    def gradients(self) -> Tensor:
+        """The part of ``flat`` that holds the gradients."""
+        return self.flat[: len(self.flat) - len(self.flags) - len(self.votes)]
 
 
 class GradientAverager:
     """Sums the weighted gradients of a model's parameters over a group, overlapping the last backward pass.
 
     A step is: any number of backward passes; ``arm`` before the last one (optional: without it nothing overlaps);
-    ``launch`` after it; ``finish`` once everybody's part has arrived, or ``reset`` to give the step up.
+    ``complete`` after it, then ``launch`` with this worker's vote; ``finish`` once everybody's part has arrived, or
+    ``reset`` to give the step up.
     """
 
-    def __init__(self, parameters: Iterable[tuple[str, torch.nn.Parameter]], bucket_bytes: int = BUCKET_BYTES) -> None:
+    def __init__(
+        self,
+        parameters: Iterable[tuple[str, torch.nn.Parameter]],
+        vote_numbers: int,
+        bucket_bytes: int = BUCKET_BYTES,
+    ) -> None:
         named = list(parameters)
         trained = [(name, parameter) for name, parameter in named if parameter.requires_grad]
         if not trained:
@@ -64,8 +85,10 @@ class GradientAverager:
         self._frozen = [(name, parameter) for name, parameter in named if not parameter.requires_grad]
         # The graph usually yields the last layers' gradients first.
         self._buckets = _fill_buckets(list(reversed(trained)), bucket_bytes)
+        self._vote_numbers = vote_numbers
         self._armed: Reducer | None = None
-        self._launched = 0
+        self._sealed = 0
+        """So many buckets, in their order, are complete."""
         self._works: list[Any] = []
         self._squares: list[Tensor] = []
         for number, bucket in enumerate(self._buckets):
@@ -82,19 +105,32 @@ class GradientAverager:
 
     def arm(self, reducer: Reducer) -> None:
         """Begin the step's last backward pass: complete buckets leave from now on."""
+        self._make_room(reducer)
         self._armed = reducer
 
-    def launch(self, reducer: Reducer) -> None:
-        """Send all buckets that have not left yet, with zeros for what this worker did not use."""
+    def complete(self, reducer: Reducer) -> None:
+        """Fill all buckets that have not left yet, with zeros for what this worker did not use; the last one stays."""
         self._armed = None
-        for number, bucket in enumerate(self._buckets):
-            if number < self._launched:
-                continue
+        self._make_room(reducer)
+        for number in range(self._sealed, len(self._buckets)):
+            bucket = self._buckets[number]
             for place, parameter in enumerate(bucket.parameters):
                 if place not in bucket.ready and parameter.grad is not None:
                     self._collect(number, place, parameter.grad)
-            self._send(number, reducer)
+            self._seal(bucket)
+            if number < len(self._buckets) - 1:
+                self._send(bucket, reducer)
         self._check_frozen()
+
+    def launch(self, reducer: Reducer, vote: Sequence[float]) -> None:
+        """Send the last bucket, with this worker's vote; after ``complete``."""
+        last = self._buckets[-1]
+        cast(last.votes, reducer.size, reducer.rank, vote)
+        self._send(last, reducer)
+
+    def votes(self, reducer: Reducer) -> list[list[float]]:
+        """The votes of all ranks, in their order; all of ``works`` must be done."""
+        return count(self._buckets[-1].votes, reducer.size)
 
     def has_gradients(self) -> bool:
         """Whether any parameter has a gradient."""
@@ -106,7 +142,7 @@ class GradientAverager:
         return self._works
 
     def local_square(self, weight: float) -> float | None:
-        """|g_i|^2 of this worker's mean gradient, where ``weight`` is its share b_i/B of the step; after ``launch``."""
+        """|g_i|^2 of this worker's mean gradient; ``weight`` is its share b_i/B of the step. After ``complete``."""
         if weight <= 0:
             return None
         return float(torch.stack(self._squares).sum()) / weight**2
@@ -116,7 +152,7 @@ class GradientAverager:
         total = torch.zeros((), dtype=torch.float64)
         shared = any(work is not None for work in self._works)
         for bucket in self._buckets:
-            total += _square(bucket.flat[: -len(bucket.slices)]).cpu()
+            total += _square(bucket.gradients).cpu()
             if shared:
                 _write_back(bucket)
         self._forget()
@@ -134,13 +170,13 @@ class GradientAverager:
         if self._works:
             # A bucket given up may still be written to by a collective in flight.
             for bucket in self._buckets:
-                _lay_out(bucket)
+                _lay_out(bucket, len(bucket.votes))
         self._forget()
 
     def _forget(self) -> None:
         for bucket in self._buckets:
             bucket.ready.clear()
-        self._armed, self._launched, self._works, self._squares = None, 0, [], []
+        self._armed, self._sealed, self._works, self._squares = None, 0, [], []
 
     def _collect(self, number: int, place: int, gradient: Tensor | None) -> None:
         bucket = self._buckets[number]
@@ -151,23 +187,29 @@ class GradientAverager:
                 f"parameter {bucket.names[place]!r} has a sparse gradient; REX averages dense ones: build its layer"
                 " with sparse=False"
             )
-        if number < self._launched:
+        if number < self._sealed or place in bucket.ready:
             raise UsageError(
-                f"parameter {bucket.names[place]!r} got a gradient after its bucket had left; call session.backward"
+                f"parameter {bucket.names[place]!r} got a gradient twice in a step's last pass; call session.backward"
                 " once per batch, on the sum of the losses"
             )
         bucket.slices[place].copy_(gradient.detach().reshape(-1))
         bucket.ready.add(place)
 
+    def _make_room(self, reducer: Reducer) -> None:
+        """Lay out the zone for as many votes as the group has members."""
+        zone = zone_size(reducer.size, self._vote_numbers)
+        if len(self._buckets[-1].votes) != zone:
+            _lay_out(self._buckets[-1], zone)
+
     def _launch_complete(self, reducer: Reducer) -> None:
-        while self._launched < len(self._buckets):
-            bucket = self._buckets[self._launched]
+        while self._sealed < len(self._buckets) - 1:
+            bucket = self._buckets[self._sealed]
             if len(bucket.ready) < len(bucket.parameters):
                 return
-            self._send(self._launched, reducer)
+            self._seal(bucket)
+            self._send(bucket, reducer)
 
-    def _send(self, number: int, reducer: Reducer) -> None:
-        bucket = self._buckets[number]
+    def _seal(self, bucket: Bucket) -> None:
         if len(bucket.ready) == len(bucket.parameters):
             bucket.flags.fill_(1.0)
         else:
@@ -175,8 +217,10 @@ class GradientAverager:
                 if place not in bucket.ready:
                     part.zero_()
                 bucket.flags[place] = float(place in bucket.ready)
-        self._squares.append(_square(bucket.flat[: -len(bucket.slices)]))
-        self._launched = number + 1
+        self._squares.append(_square(bucket.gradients))
+        self._sealed += 1
+
+    def _send(self, bucket: Bucket, reducer: Reducer) -> None:
         self._works.append(reducer.all_reduce(bucket.flat))
 
     def _check_frozen(self) -> None:
@@ -231,13 +275,13 @@ def _fill_buckets(named: list[tuple[str, torch.nn.Parameter]], bucket_bytes: int
 
 def _bucket(members: list[tuple[str, torch.nn.Parameter]]) -> Bucket:
     empty = torch.empty(0)
-    bucket = Bucket([name for name, _ in members], [parameter for _, parameter in members], empty, [], empty)
+    bucket = Bucket([name for name, _ in members], [parameter for _, parameter in members], empty, [], empty, empty)
     _lay_out(bucket)
     return bucket
 
 
-def _lay_out(bucket: Bucket) -> None:
+def _lay_out(bucket: Bucket, votes: int = 0) -> None:
     sizes = [parameter.numel() for parameter in bucket.parameters]
     first = bucket.parameters[0]
-    bucket.flat = torch.zeros(sum(sizes) + len(sizes), dtype=first.dtype, device=first.device)
-    *bucket.slices, bucket.flags = torch.split(bucket.flat, [*sizes, len(sizes)])
+    bucket.flat = torch.zeros(sum(sizes) + len(sizes) + votes, dtype=first.dtype, device=first.device)
+    *bucket.slices, bucket.flags, bucket.votes = torch.split(bucket.flat, [*sizes, len(sizes), votes])

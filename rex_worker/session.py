@@ -29,6 +29,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from rex_worker.agreement import VOTE_NUMBERS
 from rex_worker.averaging import GradientAverager
 from rex_worker.channel import Introduction
 from rex_worker.checkpoint import CheckpointFolder
@@ -303,7 +304,7 @@ class Session:
             self._link,
             self._keeper,
             replica,
-            GradientAverager(model.named_parameters()),
+            GradientAverager(model.named_parameters(), VOTE_NUMBERS),
             EpochOrder(size),
             clock_of(self.device),
             self.device,

@@ -262,7 +262,7 @@ class Training:
     def _exchange(self, term: Term, step: Step, unfit: bool) -> None:
         """Finish the reduction together with the votes, and decide; ``unfit``: this worker's part is missing."""
         group, directives = term.group, self._link.directives
-        self._averager.launch(group)
+        self._averager.complete(group)
         step.local_sq = None if unfit else self._averager.local_square(step.weight(step.share))
         vote = step.vote(
             self._replica.progress,
@@ -270,10 +270,10 @@ class Training:
             max(directives.newest_generation(), group.generation),
             self._participation.wish() | (Wish.VOID if unfit else Wish.NONE),
         )
-        rows, work = group.all_gather(torch.tensor(vote.encode(), dtype=torch.float64))
-        group.wait([*self._averager.works, work])
+        self._averager.launch(group, vote.encode())
+        group.wait(self._averager.works)
         group.tighten()
-        votes = [Vote.decode(row) for row in rows.tolist()]
+        votes = [Vote.decode(row) for row in self._averager.votes(group)]
         self._decision = decide(votes, plan_version=term.plan.version, generation=group.generation)
         if self._decision.void:
             self._void(step)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rex_worker.agreement import WIDTH, Vote, Wish, decide
+from rex_worker.agreement import VOTE_NUMBERS, Vote, Wish, decide
 from rex_worker.errors import Desynchronised
 
 BASE = Vote(plan_version=3, generation=2, step=10, epoch=1, offset=40, wish=0, loss=0.25, grad_sq=1.5)
@@ -28,7 +28,7 @@ votes = st.builds(
 @given(votes)
 def test_a_vote_survives_the_wire(vote: Vote) -> None:
     row = vote.encode()
-    assert len(row) == WIDTH
+    assert len(row) == VOTE_NUMBERS
     assert Vote.decode(row) == vote
 
 

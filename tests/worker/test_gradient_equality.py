@@ -21,7 +21,8 @@ from rex_worker.sampler import micro_batches
 class Exchange:
     """Stands for a group in one process: sums the buckets that all ranks have handed in."""
 
-    def __init__(self) -> None:
+    def __init__(self, rank: int = 0, size: int = 1) -> None:
+        self.rank, self.size = rank, size
         self.calls: list[Tensor] = []
 
     def all_reduce(self, tensor: Tensor) -> Any:
@@ -66,8 +67,8 @@ def averaged(
 ) -> tuple[list[Net], list[float | None], float]:
     """Run a step on as many replicas as there are batches; returns them with their gradients, and the norms."""
     replicas = [copy.deepcopy(model) for _ in batches]
-    exchanges = [Exchange() for _ in batches]
-    averagers = [GradientAverager(replica.named_parameters(), bucket_bytes) for replica in replicas]
+    exchanges = [Exchange(rank, len(batches)) for rank in range(len(batches))]
+    averagers = [GradientAverager(replica.named_parameters(), 1, bucket_bytes) for replica in replicas]
     size, start, locals_sq = len(x), 0, []
     for replica, exchange, averager, batch, passes in zip(
         replicas, exchanges, averagers, batches, accumulation, strict=True
@@ -79,9 +80,12 @@ def averaged(
                 averager.arm(exchange)
             loss = (replica(x[part]) - y[part]).square().mean()
             torch.autograd.backward(loss, torch.full_like(loss, len(part) / size))
-        averager.launch(exchange)
+        averager.complete(exchange)
         locals_sq.append(averager.local_square(batch / size))
+        averager.launch(exchange, [batch / 7])
     total(exchanges)
+    for averager, exchange in zip(averagers, exchanges, strict=True):
+        assert averager.votes(exchange) == [[batch / 7] for batch in batches], "votes arrive whole, behind gradients"
     norms = [averager.finish() for averager in averagers]
     assert len(set(norms)) == 1
     return replicas, locals_sq, norms[0]
@@ -138,12 +142,13 @@ def test_a_parameter_used_on_one_rank_only_is_averaged_for_all() -> None:
     torch.manual_seed(1)
     model = Net()
     replicas = [copy.deepcopy(model), copy.deepcopy(model)]
-    exchanges = [Exchange(), Exchange()]
-    averagers = [GradientAverager(replica.named_parameters(), 1) for replica in replicas]
+    exchanges = [Exchange(0, 2), Exchange(1, 2)]
+    averagers = [GradientAverager(replica.named_parameters(), 1, 1) for replica in replicas]
     for replica, exchange, averager, detour in zip(replicas, exchanges, averagers, [True, False], strict=True):
         averager.arm(exchange)
         torch.autograd.backward(replica(torch.ones(2, 4), detour).mean(), torch.tensor(0.5))
-        averager.launch(exchange)
+        averager.complete(exchange)
+        averager.launch(exchange, [0.0])
     total(exchanges)
     for averager in averagers:
         averager.finish()
@@ -155,14 +160,17 @@ def test_a_parameter_used_on_one_rank_only_is_averaged_for_all() -> None:
 def test_a_step_given_up_leaves_nothing_behind() -> None:
     torch.manual_seed(2)
     model = nn.Linear(3, 1)
-    averager, exchange = GradientAverager(model.named_parameters()), Exchange()
+    averager, exchange = GradientAverager(model.named_parameters(), 1), Exchange()
     averager.arm(exchange)
     model(torch.ones(2, 3)).mean().backward()
+    averager.complete(exchange)
+    averager.launch(exchange, [0.0])
     in_flight = exchange.calls[0]
     averager.reset()
     assert model.weight.grad is None
     torch.autograd.backward(model(torch.ones(2, 3)).mean(), torch.tensor(1.0))
-    averager.launch(exchange)
+    averager.complete(exchange)
+    averager.launch(exchange, [0.0])
     in_flight.fill_(1e9)  # a late collective of the step that was given up
     averager.finish()
     assert model.weight.grad is not None and torch.allclose(model.weight.grad, torch.ones(1, 3))
@@ -170,15 +178,15 @@ def test_a_step_given_up_leaves_nothing_behind() -> None:
 
 def test_sparse_gradients_are_refused_by_name() -> None:
     model = nn.Sequential(nn.Embedding(10, 4, sparse=True), nn.Linear(4, 1))
-    averager = GradientAverager(model.named_parameters())
+    averager = GradientAverager(model.named_parameters(), 1)
     averager.arm(Exchange())
     with pytest.raises(UsageError, match=r"parameter '0.weight' has a sparse gradient.*sparse=False"):
         model(torch.tensor([1, 2])).mean().backward()
 
 
-def test_a_second_backward_after_the_buckets_left_is_refused() -> None:
+def test_a_second_backward_in_the_last_pass_is_refused() -> None:
     model = nn.Linear(3, 1)
-    averager = GradientAverager(model.named_parameters())
+    averager = GradientAverager(model.named_parameters(), 1)
     averager.arm(Exchange())
     model(torch.ones(2, 3)).mean().backward()
     with pytest.raises(UsageError, match=r"session.backward once per batch"):
@@ -188,8 +196,8 @@ def test_a_second_backward_after_the_buckets_left_is_refused() -> None:
 def test_a_parameter_that_thaws_later_is_refused() -> None:
     model = nn.Linear(3, 1)
     model.bias.requires_grad_(False)
-    averager = GradientAverager(model.named_parameters())
+    averager = GradientAverager(model.named_parameters(), 1)
     model.bias.requires_grad_(True)
     model(torch.ones(2, 3)).mean().backward()
     with pytest.raises(UsageError, match=r"parameter 'bias' was frozen at session.prepare"):
-        averager.launch(Exchange())
+        averager.complete(Exchange())
