@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass, fields
+from dataclasses import dataclass, fields
 from enum import IntFlag
 
 from rex_worker.errors import Desynchronised
@@ -52,7 +52,19 @@ class Vote:
 
     def encode(self) -> list[float]:
         """Return the vote as ``VOTE_NUMBERS`` numbers."""
-        return [float(value) for value in astuple(self)]
+        return [
+            float(value)
+            for value in (
+                self.plan_version,
+                self.generation,
+                self.step,
+                self.epoch,
+                self.offset,
+                self.wish,
+                self.loss,
+                self.grad_sq,
+            )
+        ]
 
     @classmethod
     def decode(cls, row: Sequence[float]) -> Vote:

@@ -53,15 +53,11 @@ class Bucket:
     names: list[str]
     parameters: list[torch.nn.Parameter]
     flat: Tensor
+    gradients: Tensor
     slices: list[Tensor]
     flags: Tensor
     votes: Tensor
     ready: set[int] = field(default_factory=set)
-
-    @property
-    def gradients(self) -> Tensor:
-        """The part of ``flat`` that holds the gradients."""
-        return self.flat[: len(self.flat) - len(self.flags) - len(self.votes)]
 
 
 class GradientAverager:
@@ -275,7 +271,9 @@ def _fill_buckets(named: list[tuple[str, torch.nn.Parameter]], bucket_bytes: int
 
 def _bucket(members: list[tuple[str, torch.nn.Parameter]]) -> Bucket:
     empty = torch.empty(0)
-    bucket = Bucket([name for name, _ in members], [parameter for _, parameter in members], empty, [], empty, empty)
+    bucket = Bucket(
+        [name for name, _ in members], [parameter for _, parameter in members], empty, empty, [], empty, empty
+    )
     _lay_out(bucket)
     return bucket
 
@@ -284,4 +282,5 @@ def _lay_out(bucket: Bucket, votes: int = 0) -> None:
     sizes = [parameter.numel() for parameter in bucket.parameters]
     first = bucket.parameters[0]
     bucket.flat = torch.zeros(sum(sizes) + len(sizes) + votes, dtype=first.dtype, device=first.device)
+    bucket.gradients = bucket.flat[: sum(sizes)]
     *bucket.slices, bucket.flags, bucket.votes = torch.split(bucket.flat, [*sizes, len(sizes), votes])

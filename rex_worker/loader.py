@@ -44,9 +44,10 @@ class ElasticLoader:
 
     def fetch(self, indices: Indices) -> Any:
         """Read and collate the samples at ``indices``, on the worker's device."""
-        rows: list[int] = indices.tolist()
         if isinstance(self.dataset, TensorDataset) and self._collate is default_collate:
-            return to_device([tensor[rows] for tensor in self.dataset.tensors], self._device)
+            chosen = torch.from_numpy(indices)
+            return to_device([tensor[chosen] for tensor in self.dataset.tensors], self._device)
+        rows: list[int] = indices.tolist()
         if self._pool is not None:
             samples = list(self._pool.map(self.dataset.__getitem__, rows))
         elif hasattr(self.dataset, "__getitems__"):
