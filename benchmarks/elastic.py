@@ -5,20 +5,22 @@ channel and the planner, at a fixed batch. Things are done to it one after anoth
 is whole again and steps: the planner's own first change of the split, a SIGTERM to one worker, the start of its
 replacement, a SIGKILL of rank 0, of another worker, and a SIGSTOP of one, which is never woken. Each worker writes down
 the end of each step on the machine's monotonic clock; memberships, plans and starts are taken from the run's record,
-which is on the same clock. Then a plain DDP script runs under torchrun, saves every 20 steps as usual there, and one
-of its three processes is killed in the middle between two checkpoints.
+which is on the same clock. While the stopped worker's time runs out, and the machine is idle, a plain DDP script runs
+under torchrun and saves every 20 steps, as is usual there; one of its three processes is killed in the middle between
+two checkpoints. The script keeps the restarts' keys in the agent's store apart: new processes would else look for the
+addresses of the old ones, and torchrun would need a second restart.
 
 Figures; seconds are medians over the rounds (one with ``--quick``, else three):
 
 - ``plan_steps``: steps that ended under the old plan after a new one was issued, the one in flight included; the
-  largest of all changes within a generation.
+  largest of all changes within a generation. 2 where the fastest worker had already voted in the step in flight.
 - ``leave_s``, ``kill_s``, ``kill_rank0_s``, ``stop_s``: from the signal until the last of the survivors has applied its
   first step in the group without the one that was signalled. After a SIGTERM the old group steps on meanwhile.
 - ``leave_held_s``: the longest time between two applied steps of one survivor in that span; the rest goes on.
 - ``join_s``: how long the running workers are held up by a newcomer: the longest time between two applied steps of one
   of them, from the membership's issue until all have stepped in the new group. A step's own time is part of it.
 - ``join_total_s``: from the newcomer's start as a process until the first step that it has applied.
-- ``step_s``: median time between two steps of a whole group under the planner's split; what all these compare with.
+- ``step_s``: median time between two steps under the first split that the planner chose; what all these compare with.
 - ``steps_lost_max``: steps that had to be done again, the largest number over events and survivors: those that a
   survivor computed and could not apply, and those whose effect was lost, so that it applied the same number twice.
 - ``torchrun_kill_s``: from the SIGKILL until the last of the new processes has applied a step of a number that was not
@@ -98,8 +100,10 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-dist.init_process_group("gloo")
-rank, folder, every, agent = dist.get_rank(), os.environ["LEDGER"], int(os.environ["SAVE_EVERY"]), os.getppid()
+store, rank, size = next(dist.rendezvous("env://"))
+store = dist.PrefixStore("restart-" + os.environ["TORCHELASTIC_RESTART_COUNT"], store)
+dist.init_process_group("gloo", store=store, rank=rank, world_size=size)
+folder, every, agent = os.environ["LEDGER"], int(os.environ["SAVE_EVERY"]), os.getppid()
 torch.manual_seed(0)
 plain = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 1))
 optimizer = torch.optim.SGD(plain.parameters(), lr=1e-3)
@@ -355,11 +359,10 @@ class Drill:
         )
 
     def step_s(self) -> float:
-        """Median time between two steps of rank 0 under the split that the planner chose first."""
+        """Median time between two steps under the split that the planner chose first."""
         version = self.changes()[0]["version"]
-        rows = [row.at for row in self.ledger.rows[self.pids(self.members())[0]] if row.applied]
-        under = [[row.at for row in of if row.version == version] for of in self.ledger.rows.values()]
-        return statistics.median(b - a for ends in [*under, [] if any(under) else rows] for a, b in pairwise(ends))
+        under = [[row.at for row in rows if row.version == version] for rows in self.ledger.rows.values()]
+        return statistics.median(b - a for ends in under for a, b in pairwise(ends))
 
 
 def main() -> int:
@@ -369,7 +372,7 @@ def main() -> int:
     quick = parser.parse_args().quick
     console = Console()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that it cleans up then, too
-    console.print(f"elastic events, {WORKERS} workers (a100, a100, t4, emulated), then torchrun")
+    console.print(f"elastic events, {WORKERS} workers (a100, a100, t4, emulated), and torchrun beside them")
     with tempfile.TemporaryDirectory(prefix="rex-elastic-") as folder:
         figures = asyncio.run(_measure(Path(folder), console, rounds=1 if quick else 3))
     console.file.flush()
@@ -379,6 +382,7 @@ def main() -> int:
 
 async def _measure(folder: Path, console: Console, rounds: int) -> dict[str, Any]:
     drill = Drill(folder, console)
+    torchrun: list[Measured] = []
     async with drill.running():
         await drill.changed_plan()
         for left in reversed(range(rounds)):
@@ -388,11 +392,14 @@ async def _measure(folder: Path, console: Console, rounds: int) -> dict[str, Any
             await drill.joined()
             await drill.signal("kill", 1, signal.SIGKILL)
             await drill.joined()
-            await drill.signal("stop", 1, signal.SIGSTOP)
+            await drill.whole()
+            async with asyncio.TaskGroup() as both:
+                both.create_task(drill.signal("stop", 1, signal.SIGSTOP))
+                beside = both.create_task(_torchrun(folder / f"torchrun-{left}", console))
+            torchrun.append(beside.result())
             if left:
                 await drill.joined()
         plan_steps, step_s = drill.plan_steps(), drill.step_s()
-    torchrun = [await _torchrun(folder / f"torchrun-{number}", console) for number in range(rounds)]
     _show(drill.events + torchrun, console)
 
     def median(name: str, of: Callable[[Measured], float] = lambda event: event.seconds) -> float:
