@@ -15,6 +15,7 @@ import shutil
 import signal
 import sys
 import tempfile
+import traceback
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -59,10 +60,15 @@ class ProcessKubelet:
         """By pod UID."""
         self._tasks: set[asyncio.Task[Any]] = set()
         self._started: set[str] = set()
+        self._terminating: set[str] = set()
+        self._over: set[str] = set()
+        """Pods (by UID) whose process has ended and was reported."""
         self.cordoned_off: set[str] = set()
         """Pods (by name) that are left unbound."""
         self.logs: dict[str, Path] = {}
         self._uids: dict[str, str] = {}
+        self.faults: list[str] = []
+        """What ended one of our own tasks; must stay empty."""
 
     async def __aenter__(self) -> ProcessKubelet:
         self._spawn(self.pods.run())
@@ -115,24 +121,41 @@ class ProcessKubelet:
     def _spawn(self, work: Any) -> None:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
+        task.add_done_callback(self._note_fault)
+
+    def _note_fault(self, task: asyncio.Task[Any]) -> None:
+        if task.cancelled() or (error := task.exception()) is None:
+            return
+        if isinstance(error, KubeError):
+            self._look_again()
+        else:
+            self.faults.append("".join(traceback.format_exception(error)))
+
+    def _look_again(self) -> None:
+        """What the API server refused just now is tried again: like a kubelet, go by the state, not by the event."""
+        asyncio.get_running_loop().call_later(0.5, self._changed.set)
 
     async def _loop(self) -> None:
         while True:
             await self._changed.wait()
             self._changed.clear()
             for pod in self.pods:
-                with contextlib.suppress(KubeError):
+                try:
                     await self._sync(pod)
+                except KubeError:
+                    self._look_again()
 
     async def _sync(self, pod: Object) -> None:
-        meta, uid = pod["metadata"], pod["metadata"]["uid"]
-        if "deletionTimestamp" in meta and uid not in self._started:
-            await self._remove(pod)
-        elif "deletionTimestamp" in meta and uid in self.processes:
-            self._spawn(self._terminate(pod))
+        uid = pod["metadata"]["uid"]
+        if "deletionTimestamp" in pod["metadata"]:
+            if uid not in self._started or uid in self._over:
+                await self._remove(pod)
+            elif uid in self.processes and uid not in self._terminating:
+                self._terminating.add(uid)
+                self._spawn(self._terminate(pod))
         elif not pod["spec"].get("nodeName"):
             await self._bind(pod)
-        elif uid not in self._started and "deletionTimestamp" not in meta:
+        elif uid not in self._started:
             self._started.add(uid)
             self._spawn(self._run(pod))
 
@@ -160,8 +183,12 @@ class ProcessKubelet:
     async def _run(self, pod: Object) -> None:
         meta = pod["metadata"]
         home = self._folder / meta["uid"]
-        home.mkdir()
-        await self._identity(pod, home)
+        home.mkdir(exist_ok=True)
+        try:
+            await self._identity(pod, home)
+        except KubeError:
+            self._started.discard(meta["uid"])  # what it needs is not there yet, or not any more
+            raise
         trainer = next(c for c in pod["spec"]["containers"] if c["name"] == "trainer")
         command = [*trainer.get("command", []), *trainer.get("args", [])]
         command = [sys.executable if command[0] == "python" else command[0], *command[1:]]
@@ -183,31 +210,27 @@ class ProcessKubelet:
         reason = "Completed" if code == 0 else "Error"
         ended = {"terminated": {"exitCode": code, "reason": reason, "startedAt": _now(), "finishedAt": _now()}}
         await self._report(pod, "Succeeded" if code == 0 else "Failed", ended)
-        current = await self._kube.get(PODS, meta["namespace"], meta["name"])
-        if (
-            current is not None
-            and current["metadata"]["uid"] == meta["uid"]
-            and "deletionTimestamp" in current["metadata"]
-        ):
-            await self._remove(pod)
+        self._over.add(meta["uid"])
+        self._changed.set()
 
     async def _terminate(self, pod: Object) -> None:
         process = self.processes[pod["metadata"]["uid"]]
-        if process.returncode is None:
+        with contextlib.suppress(ProcessLookupError):
             process.terminate()
             try:
                 async with asyncio.timeout(pod["metadata"].get("deletionGracePeriodSeconds", 30)):
                     await process.wait()
             except TimeoutError:
                 process.kill()
-        else:
-            await self._remove(pod)
 
     async def _remove(self, pod: Object) -> None:
         meta = pod["metadata"]
         options = {"gracePeriodSeconds": 0, "preconditions": {"uid": meta["uid"]}}
-        with contextlib.suppress(KubeError):
+        try:
             await self._kube.request("DELETE", PODS.path(meta["namespace"], meta["name"]), body=options)
+        except KubeError as error:
+            if error.status not in (404, 409):  # gone, or of another life by now
+                raise
 
     async def _identity(self, pod: Object, home: Path) -> None:
         meta = pod["metadata"]
@@ -218,8 +241,8 @@ class ProcessKubelet:
                     (home / "token").write_text(await self._token(meta, pod["spec"], token))
                 name = source.get("configMap", {}).get("name", "")
                 if name.endswith("-ca"):
-                    held = await self._kube.get(CONFIG_MAPS, meta["namespace"], name)
-                    (home / "ca.crt").write_text((held or {})["data"]["ca.crt"])
+                    held = await self._kube.request("GET", CONFIG_MAPS.path(meta["namespace"], name))
+                    (home / "ca.crt").write_text(held["data"]["ca.crt"])
 
     async def _token(self, meta: Object, spec: Object, wish: Object) -> str:
         account = spec.get("serviceAccountName", "default")

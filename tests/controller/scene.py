@@ -177,7 +177,14 @@ class Scene:
 
     async def until(self, what: object, told: str, seconds: float = 60) -> None:
         """Wait until ``what()`` is true."""
-        await until(what, told, self.operator.log, seconds)
+        try:
+            await until(what, told, self.operator.log, seconds)
+        except AssertionError as error:
+            pods = [
+                (p["metadata"]["name"], p["metadata"].get("deletionTimestamp"), p["status"]["phase"])
+                for p in self.kubelet.pods
+            ]
+            raise AssertionError(f"{error}\nkubelet: {pods} {self.kubelet.faults}") from None
 
     async def patch(self, name: str, **spec: Any) -> None:
         """Change fields of the spec."""

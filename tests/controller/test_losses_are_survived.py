@@ -35,8 +35,9 @@ async def test_c_033_and_c_010_the_operator_is_killed_and_pods_go_meanwhile(scen
     await scene.wait_phase("steady", "Running")
     survivor = scene.kubelet.process("steady-w0-0").pid
     scene.operator.kill()
+    doomed = scene.kubelet.process("steady-w1-0")  # its replacement may have its name again
     await scene.delete_pod("steady-w1-0")
-    await until(lambda: scene.kubelet.process("steady-w1-0").returncode is not None, "the worker has gone")
+    await until(lambda: doomed.returncode is not None, "the worker has gone")
     scene.operator.start()
     await scene.operator.leads()
     after = await scene.wait(
