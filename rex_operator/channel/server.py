@@ -175,6 +175,10 @@ class ChannelServer:
             async for message in socket:
                 if self._sessions.get((identity.job, identity.worker_id)) is not session:
                     break
+                if message.type is WSMsgType.ERROR and isinstance(message.data, TimeoutError):
+                    self.counters["frozen"] += 1
+                    log.info("%s does not answer; session closed", identity)
+                    break
                 self._handler.received(identity, _read(message))
                 await asyncio.sleep(0)  # one that floods must not keep the loop from the others
             if socket.close_code == WSCloseCode.MESSAGE_TOO_BIG:

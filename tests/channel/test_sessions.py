@@ -68,6 +68,8 @@ async def test_a_frozen_worker_is_noticed() -> None:
     """C-138: it answers no ping; nothing else tells it from one that is quiet."""
     async with serving(heartbeat_s=0.4) as wire, wire.worker(autoping=False):
         await wire.log.until(lambda log: "closed" in log.kinds())
+        assert wire.server.counters["frozen"] == 1
+        assert wire.server.counters["malformed"] == 0, "silence is no fault of form"
 
 
 async def test_a_quiet_worker_that_answers_pings_stays() -> None:
