@@ -42,7 +42,6 @@ import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Iterable
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar
@@ -51,6 +50,8 @@ import yaml
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks._elastic_ledger import Ledger, Lines, Measured, Row
+from benchmarks._elastic_scripts import DDP, REX
 from rex_operator.jobs import JobView
 from rex_operator.local.run import LocalRun
 from rex_operator.local.start import prepare
@@ -65,146 +66,6 @@ PATIENCE_S = 60.0
 """The longest wait for what must happen next; beyond it the benchmark fails."""
 
 T = TypeVar("T")
-
-REX = """
-import json, os, time
-
-import torch
-from torch import nn
-from torch.utils.data import TensorDataset
-
-import rex_worker as rex
-
-torch.manual_seed(0)
-x = torch.randn(960 * 96, 16)
-model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 1))
-optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-name = os.environ["REX_WORKER_ID"] + "-" + str(os.getpid())
-with open(os.path.join(os.environ["LEDGER"], name), "a", buffering=1) as ledger, rex.init() as session:
-    model, optimizer = session.prepare(model, optimizer)
-    loader = session.loader(TensorDataset(x, x.sum(1)), batch_size=96)
-    for epoch in session.epochs(1000):
-        for inputs, targets in loader:
-            before, plan = session.step, session.plan
-            optimizer.zero_grad()
-            session.backward(nn.functional.mse_loss(model(inputs).squeeze(1), targets))
-            optimizer.step()
-            row = [time.monotonic(), before, session.step, plan.generation, plan.version]
-            ledger.write(json.dumps(row) + "\\n")
-"""
-
-DDP = """
-import json, os, sys, time
-
-import torch
-import torch.distributed as dist
-from torch import nn
-
-store, rank, size = next(dist.rendezvous("env://"))
-store = dist.PrefixStore("restart-" + os.environ["TORCHELASTIC_RESTART_COUNT"], store)
-dist.init_process_group("gloo", store=store, rank=rank, world_size=size)
-folder, every, agent = os.environ["LEDGER"], int(os.environ["SAVE_EVERY"]), os.getppid()
-torch.manual_seed(0)
-plain = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 1))
-optimizer = torch.optim.SGD(plain.parameters(), lr=1e-3)
-step, saved = 0, os.environ["SAVED"]
-if os.path.exists(saved):
-    state = torch.load(saved, weights_only=True)
-    plain.load_state_dict(state["model"])
-    optimizer.load_state_dict(state["optimizer"])
-    step = state["step"]
-model = nn.parallel.DistributedDataParallel(plain)
-with open(os.path.join(folder, f"w{rank}-{os.getpid()}"), "a", buffering=1) as ledger:
-    while os.getppid() == agent:
-        end = time.monotonic() + 0.04
-        x = torch.randn(32, 16)
-        optimizer.zero_grad()
-        loss = nn.functional.mse_loss(model(x).squeeze(1), x.sum(1))
-        time.sleep(max(0.0, end - time.monotonic()))
-        loss.backward()
-        optimizer.step()
-        step += 1
-        if rank == 0 and step % every == 0:
-            state = {"model": plain.state_dict(), "optimizer": optimizer.state_dict(), "step": step}
-            torch.save(state, saved + ".new")
-            os.replace(saved + ".new", saved)
-        ledger.write(json.dumps([time.monotonic(), step - 1, step, 0, 0]) + "\\n")
-"""
-
-
-@dataclass(frozen=True)
-class Row:
-    """One step as one process ran it; ``after`` equals ``before`` when it could not be applied."""
-
-    at: float
-    before: int
-    after: int
-    generation: int
-    version: int
-
-    @property
-    def applied(self) -> bool:
-        """Whether the optimiser acted."""
-        return self.after > self.before
-
-
-@dataclass(frozen=True)
-class Measured:
-    """One event. ``held_s``: the longest pause of a survivor on the way."""
-
-    name: str
-    seconds: float
-    held_s: float
-    lost: int
-
-
-class Lines:
-    """Reads what files in a folder, or one file, gain in whole lines of JSON."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._read: dict[Path, int] = {}
-
-    def fresh(self) -> Iterable[tuple[str, Any]]:
-        """Yield (file name, line) for what is new."""
-        for file in sorted(self._path.iterdir()) if self._path.is_dir() else [self._path]:
-            if not file.exists():
-                continue
-            with file.open("rb") as source:
-                source.seek(self._read.get(file, 0))
-                whole, _, _ = source.read().rpartition(b"\n")
-            if whole:
-                self._read[file] = self._read.get(file, 0) + len(whole) + 1
-                yield from ((file.name, json.loads(line)) for line in whole.splitlines())
-
-
-class Ledger:
-    """Steps of all processes, by process id."""
-
-    def __init__(self, folder: Path) -> None:
-        self._lines = Lines(folder)
-        self.rows: dict[int, list[Row]] = {}
-
-    def read(self) -> None:
-        """Take in what is new."""
-        for name, row in self._lines.fresh():
-            self.rows.setdefault(int(name.partition("-")[2]), []).append(Row(*row))
-
-    def first(self, pid: int, wanted: Callable[[Row], bool]) -> Row | None:
-        """The first applied step of a process that is ``wanted``."""
-        return next((row for row in self.rows.get(pid, ()) if row.applied and wanted(row)), None)
-
-    def held_s(self, pid: int, begin: float, end: float) -> float:
-        """The longest time between two applied steps of which some lies within the span."""
-        ends = [row.at for row in self.rows[pid] if row.applied]
-        return max((b - a for a, b in pairwise(ends) if b > begin and a < end), default=0.0)
-
-    def lost(self, pid: int, begin: float, end: float) -> int:
-        """Steps that a process did in vain or twice within the span."""
-        rows = [row for row in self.rows[pid] if row.at <= end]
-        before = {row.after for row in rows if row.applied and row.at < begin}
-        void = sum(not row.applied for row in rows if row.at >= begin)
-        return void + sum(row.applied and row.after in before for row in rows if row.at >= begin)
 
 
 class Drill:
