@@ -52,10 +52,9 @@ from rich.table import Table
 
 from benchmarks._elastic_ledger import Ledger, Lines, Measured, Row
 from benchmarks._elastic_scripts import DDP, REX
-from rex_operator.jobs import JobView
+from benchmarks._silent import Silent
 from rex_operator.local.run import LocalRun
 from rex_operator.local.start import prepare
-from rex_operator.planning import DecisionRecord
 
 WORKERS, BATCH, SCALE = 3, 96, 2.5
 """The re-planned step takes about 40 ms."""
@@ -69,7 +68,7 @@ T = TypeVar("T")
 
 
 class Drill:
-    """One run, what it tells, and what is done to it. Observes it and says nothing."""
+    """One run, what it tells, and what is done to it."""
 
     def __init__(self, folder: Path, console: Console) -> None:
         ledger = folder / "ledger"
@@ -79,7 +78,7 @@ class Drill:
         manifest.write_text(yaml.safe_dump(_manifest(folder / "train.py", ledger)))
         self._prepared = prepare(manifest, folder / "run")
         job, program, directory = self._prepared.job, self._prepared.program, self._prepared.directory
-        self._run = LocalRun(job, program, directory, None, self, emulate=True)
+        self._run = LocalRun(job, program, directory, None, Silent(), emulate=True)
         self._zero = time.monotonic() - self._run.seconds()
         self._record = Lines(folder / "run" / "record.jsonl")
         self._console = console
@@ -89,15 +88,6 @@ class Drill:
         self.started: dict[str, dict[str, Any]] = {}
         self.events: list[Measured] = []
         self.join_totals: list[float] = []
-
-    def event(self, event: str, message: str) -> None:
-        """Ignore an event: it is read from the record."""
-
-    def decided(self, record: DecisionRecord) -> None:
-        """Ignore a decision."""
-
-    def progress(self, view: JobView, seconds: float) -> None:
-        """Ignore progress."""
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:

@@ -26,10 +26,9 @@ import yaml
 from rich.console import Console
 from rich.table import Table
 
-from rex_operator.jobs import JobView
+from benchmarks._silent import Silent
 from rex_operator.local.run import LocalRun
 from rex_operator.local.start import prepare
-from rex_operator.planning import DecisionRecord
 
 WORKERS, LOCAL_BATCH, WARMUP_STEPS = 2, 32, 15
 WORK_S = {"50ms": 0.05, "5ms": 0.005}
@@ -123,19 +122,6 @@ with rex.init() as session:
     if session.is_main:
         keep(os.environ["FIGURES"])
 """
-
-
-class Silent:
-    """Watches a run and says nothing."""
-
-    def event(self, event: str, message: str) -> None:
-        """Ignore an event."""
-
-    def decided(self, record: DecisionRecord) -> None:
-        """Ignore a decision."""
-
-    def progress(self, view: JobView, seconds: float) -> None:
-        """Ignore progress."""
 
 
 def main() -> int:

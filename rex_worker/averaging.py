@@ -42,9 +42,6 @@ class Reducer(Protocol):
     def all_reduce(self, tensor: Tensor) -> Any:
         """Start summing in place; None when there is nobody to sum with."""
 
-    def wait(self, works: Sequence[Any]) -> None:
-        """Wait for what was started."""
-
 
 @dataclass
 class Bucket:

@@ -83,15 +83,6 @@ class Group:
         with _losing():
             return dist.all_reduce(tensor, async_op=True)
 
-    def all_gather(self, vector: torch.Tensor) -> tuple[torch.Tensor, dist.Work | None]:
-        """Start gathering each rank's 1-d CPU ``vector``; the result, shape (size, len), is valid after ``wait``."""
-        if self.size == 1:
-            return vector.reshape(1, -1).clone(), None
-        gathered = torch.empty(self.size * vector.numel(), dtype=vector.dtype)
-        with _losing():
-            work = dist.all_gather_into_tensor(gathered, vector, async_op=True)
-        return gathered.view(self.size, -1), work
-
     def broadcast(self, tensor: torch.Tensor, source: int) -> None:
         """Give everybody the ``tensor`` of rank ``source``, in place."""
         if self.size > 1:
@@ -100,10 +91,14 @@ class Group:
             self.wait([work])
 
     def gathered(self, vector: torch.Tensor) -> torch.Tensor:
-        """Gather at once: shape (size, len)."""
-        result, work = self.all_gather(vector)
+        """Gather each rank's 1-d CPU ``vector``: shape (size, len)."""
+        if self.size == 1:
+            return vector.reshape(1, -1).clone()
+        result = torch.empty(self.size * vector.numel(), dtype=vector.dtype)
+        with _losing():
+            work = dist.all_gather_into_tensor(result, vector, async_op=True)
         self.wait([work])
-        return result
+        return result.view(self.size, -1)
 
     def wait(self, works: Sequence[dist.Work | None]) -> None:
         """Wait for collectives; give up when one fails, lasts too long or the group has been superseded."""

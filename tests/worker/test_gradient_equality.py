@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -28,9 +27,6 @@ class Exchange:
     def all_reduce(self, tensor: Tensor) -> Any:
         self.calls.append(tensor)
         return self
-
-    def wait(self, works: Sequence[Any]) -> None:
-        """The test calls ``total`` when all ranks are here."""
 
 
 def total(exchanges: list[Exchange]) -> None:
