@@ -39,3 +39,8 @@ class GroupLost(Exception):
 
 class Departed(SystemExit):
     """The worker has left its job as planned: unwinds the script and ends the process with ``code``."""
+
+
+def first_line(error: BaseException) -> str:
+    """What an error says, without torch's pages of stack behind it."""
+    return str(error).strip().partition("\n")[0][:300] or type(error).__name__

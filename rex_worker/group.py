@@ -12,26 +12,22 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import Store
 
-from rex_worker.errors import GroupLost
+from rex_worker.errors import GroupLost, first_line
+from rex_worker.patience import PATIENCE_S, Patience, Superseded, pauses
+from rex_worker.store import PatientStore
 
 log = logging.getLogger("rex.group")
 
-Superseded = Callable[[], bool]
-"""Whether a newer generation has been named."""
-
-PATIENCE_S = 2.0
-"""A wait is given up this long after a newer generation was first seen (or three times the longest wait before it, if
-that is more): whoever is alive arrives within it."""
 FIRST_STEP_TIMEOUT_S = 600.0
+_FORM_TIMEOUT_S = 30.0
+"""Members connect to each other when all have met, so that only one that died in that moment can keep them waiting."""
 _REMARKABLE_S = 30.0
-_LONGEST_PAUSE_S = 0.05
 _SLICE = timedelta(seconds=0.25)
 
 
@@ -44,7 +40,7 @@ class Group:
         rank: int,
         size: int,
         device: torch.device,
-        store: Store | None,
+        store: PatientStore | None,
         timeout_s: float,
         superseded: Superseded,
     ) -> None:
@@ -67,14 +63,15 @@ class Group:
         try:
             dist.init_process_group(
                 "cpu:gloo,cuda:nccl" if self._device.type == "cuda" else "gloo",
-                store=self._store,
+                store=None if self._store is None else self._store.store,
                 rank=self.rank,
                 world_size=self.size,
-                timeout=timedelta(seconds=self._timeout_s),
+                timeout=timedelta(seconds=_FORM_TIMEOUT_S),
             )
+            _set_timeout(timedelta(seconds=self._timeout_s))
         except (RuntimeError, ValueError) as error:
-            self.close()
-            raise GroupLost(f"the group could not be formed: {_first_line(error)}") from error
+            self.abandon()
+            raise GroupLost(f"the group could not be formed: {first_line(error)}") from error
 
     def all_reduce(self, tensor: torch.Tensor) -> dist.Work | None:
         """Start summing ``tensor`` over the group, in place; None when there is nobody to sum with."""
@@ -103,7 +100,7 @@ class Group:
     def wait(self, works: Sequence[dist.Work | None]) -> None:
         """Wait for collectives; give up when one fails, lasts too long or the group has been superseded."""
         begun = time.monotonic()
-        patience = _Patience(self._superseded, max(PATIENCE_S, 3 * self._longest_s))
+        patience = Patience(self._superseded, max(PATIENCE_S, 3 * self._longest_s))
         for work in works:
             while work is not None and not self._completed(work):
                 if time.monotonic() > begun + self._timeout_s:
@@ -141,29 +138,25 @@ class Group:
         Goes through the store, not through a collective: a busy worker is no lost one. A worker that is gone is known
         by its store's connection or by the next generation's membership.
         """
-        if self._store is None:
+        store = self._store
+        if store is None:
             return
-        with _losing():
-            if self._store.add(f"gate/{name}", 1) == self.size:
-                self._store.set(f"gate/{name}/open", "1")
+        if store.add(f"gate/{name}") == self.size:
+            store.announce(f"gate/{name}/open")
         self.await_key(f"gate/{name}/open")
 
     def announce(self, key: str) -> None:
         """Set a key that others ``await_key``."""
         if self._store is not None:
-            with _losing():
-                self._store.set(key, "1")
+            self._store.announce(key)
 
     def await_key(self, key: str, deadline: float | None = None) -> bool:
         """Wait until ``key`` is announced; False when ``deadline`` (monotonic seconds) passed first."""
-        patience = _Patience(self._superseded, PATIENCE_S)
+        patience = Patience(self._superseded)
         begun, told = time.monotonic(), False
         for pause in pauses():
-            if self._store is None:
+            if self._store is None or self._store.announced(key):
                 break
-            with _losing():
-                if self._store.check([key]):
-                    break
             now = time.monotonic()
             if deadline is not None and now > deadline:
                 return False
@@ -176,16 +169,24 @@ class Group:
 
     def farewell(self, timeout_s: float) -> None:
         """Part for good: rank 0 keeps its store open until all others have left, at most ``timeout_s`` seconds."""
-        if self._store is None:
+        store = self._store
+        if store is None:
             return
-        with _losing():
-            if self._store.add("farewell", 1) == self.size:
-                self._store.set("farewell/all", "1")
+        if store.add("farewell") == self.size:
+            store.announce("farewell/all")
         if self.rank == 0:
             self.await_key("farewell/all", time.monotonic() + timeout_s)
 
+    def abandon(self) -> None:
+        """Give the group up, and tell those who wait for this worker in the store; a collective tells it by itself."""
+        if self._store is not None:
+            self._store.give_up()
+        self.close()
+
     def close(self) -> None:
         """Put the group aside without blocking: what is still in flight ends in its own time."""
+        if self._store is not None:
+            self._store.close()
         self._store = None
         if self.size == 1 or not dist.is_initialized():
             return
@@ -199,38 +200,11 @@ class Group:
         destroyer.join(_SLICE.total_seconds())
 
 
-def pauses() -> Iterator[float]:
-    """Seconds to sleep between looks into a store, endlessly: short at first, as most waits are.
-
-    torch's own ``Store.wait`` writes warnings for each time that it ends without the key.
-    """
-    pause = 0.001
-    while True:
-        yield pause
-        pause = min(_LONGEST_PAUSE_S, pause * 1.5)
-
-
 def _set_timeout(timeout: timedelta) -> None:
     if hasattr(dist, "set_timeout"):
         dist.set_timeout(timeout)
     else:  # torch before 2.10 or so: the same, under its old name
         dist.distributed_c10d._set_pg_timeout(timeout)
-
-
-class _Patience:
-    """Ends a wait some time after it became clear that the group has no future."""
-
-    def __init__(self, superseded: Superseded, seconds: float) -> None:
-        self._superseded = superseded
-        self._seconds = seconds
-        self._since: float | None = None
-
-    def check(self) -> None:
-        """Raise ``GroupLost`` when patience is at its end."""
-        if self._since is None:
-            self._since = time.monotonic() if self._superseded() else None
-        elif time.monotonic() - self._since > self._seconds:
-            raise GroupLost("a newer generation was named while this one waited")
 
 
 class _losing:
@@ -241,8 +215,4 @@ class _losing:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         if isinstance(error, RuntimeError | ValueError):
-            raise GroupLost(f"the group is broken: {_first_line(error)}") from error
-
-
-def _first_line(error: BaseException) -> str:
-    return str(error).strip().partition("\n")[0][:300] or type(error).__name__
+            raise GroupLost(f"the group is broken: {first_line(error)}") from error

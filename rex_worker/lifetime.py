@@ -102,7 +102,7 @@ class Lifetime:
             log.warning("the operator could not be told that this worker has finished")
 
     def _fail(self, error: BaseException) -> None:
-        self._participation.close()
+        self._participation.abandon()
         text = f"{type(error).__name__}: {error}"
         log.error("the training script failed: %s", text)
         step = 0 if self._running is None else self._running[1].step

@@ -22,8 +22,10 @@ import torch
 from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 
 from rex_worker.errors import ConfigurationError, GroupLost
-from rex_worker.group import Group, Superseded, pauses
+from rex_worker.group import Group
+from rex_worker.patience import Superseded, pauses
 from rex_worker.protocol import Membership
+from rex_worker.store import PatientStore
 
 log = logging.getLogger("rex.meeting")
 
@@ -56,20 +58,22 @@ class Meeting:
         if size == 1:
             return self._group(membership, rank, None, superseded)
         deadline = time.monotonic() + MEETING_TIMEOUT_S
-        store = PrefixStore(f"g{membership.generation}", self._reach(membership, rank, superseded, deadline))
+        reached = self._reach(membership, rank, superseded, deadline)
+        store = PatientStore(PrefixStore(f"g{membership.generation}", reached), superseded)
         try:
-            if store.add("arrived", 1) == size:
-                store.set("all-here", "1")
+            if store.add("arrived") == size:
+                store.announce("all-here")
             for pause in pauses():
-                if store.check(["all-here"]):
+                if store.announced("all-here"):
                     break
                 _give_up(superseded, deadline)
                 time.sleep(pause)
-        except RuntimeError as error:
-            raise GroupLost(f"rank 0 was lost while the group met: {str(error)[:200]}") from error
+        except GroupLost:
+            store.close()
+            raise
         return self._group(membership, rank, store, superseded)
 
-    def _group(self, membership: Membership, rank: int, store: Store | None, superseded: Superseded) -> Group:
+    def _group(self, membership: Membership, rank: int, store: PatientStore | None, superseded: Superseded) -> Group:
         return Group(
             membership.generation,
             rank,

@@ -149,7 +149,7 @@ class Participation:
             synchronise(group, replica, membership.min_step, load, self._device)
         except GroupLost as error:
             if group is not None:
-                group.close()
+                group.abandon()
             self.lose(error, replica.step)
             return
         self.entered = True
@@ -205,7 +205,7 @@ class Participation:
     def lose(self, error: GroupLost, step: int) -> None:
         """Give the group up; the next membership decides."""
         log.warning("group of generation %d lost after step %d: %s", self._generation, step, error)
-        self.close()
+        self.abandon()
         message = GroupLostMessage(generation=self._generation, step=step, message=str(error)[:500])
         self._link.standing.group_lost = message
         self._link.send(message)
@@ -229,6 +229,12 @@ class Participation:
         """End the process when its grace after SIGTERM is over."""
         if self._leave_by is not None and time.monotonic() > self._leave_by:
             self.depart("drained", replica, _EXIT_SIGTERM)
+
+    def abandon(self) -> None:
+        """Drop the group, if there is one, and tell the others that it has no future."""
+        if self.term is not None:
+            self.term.group.abandon()
+            self.term = None
 
     def close(self) -> None:
         """Drop the group, if there is one, without a word."""

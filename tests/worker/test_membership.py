@@ -127,6 +127,22 @@ async def test_survivors_leave_a_frozen_worker_once_the_operator_has_named_the_n
     ledgers.check_same_end("w0", "w2")
 
 
+async def test_survivors_leave_a_rank_0_that_froze_where_they_meet_it(rex: Operator, ledgers: Ledgers) -> None:
+    # While rank 0 lingers between two epochs the others wait for it in a store that it serves itself.
+    run = {"EPOCHS": "3", "SAMPLES": "55", "LINGER_S": "1.5"}
+    a, b, c = [await rex.start(n, SCRIPT, **ledgers.variables(n, **run)) for n in ("w0", "w1", "w2")]
+    await rex.ready(a, b, c)
+    await rex.form(1, {"w0": 5, "w1": 3, "w2": 2}, collective_timeout_s=20)
+    await rex.reached(6, a, b, c)
+    a.signal(signal.SIGSTOP)
+    await rex.form(2, {"w1": 5, "w2": 5})
+    await rex.acknowledged(2, b, c)
+    assert await rex.ended(b, c) == [0, 0]
+    a.signal(signal.SIGKILL)
+    ledgers.check_exactly_once(55)
+    ledgers.check_same_end("w1", "w2")
+
+
 async def test_a_busy_rank_0_is_no_lost_one(rex: Operator, ledgers: Ledgers) -> None:
     names = ("w0", "w1")
     a, b = [
@@ -175,7 +191,8 @@ async def test_a_worker_that_missed_a_step_takes_over_the_state_of_one_that_did_
     b = await rex.start("w1", SCRIPT, **ledgers.variables("w1", **run, BREAK_AT=str(step)))
     await rex.ready(a, b)
     await rex.form(1, {"w0": 7, "w1": 3})
-    await rex.until("GroupLost", lambda: bool(b.said(GroupLostMessage)))
+    # The one that missed nothing learns it too, whether it is in a collective, at an epoch's start or at the end.
+    await rex.until("GroupLost", lambda: bool(a.said(GroupLostMessage) and b.said(GroupLostMessage)))
     assert b.said(GroupLostMessage)[0].step == step - 1
     await rex.form(2, {"w1": 4, "w0": 6})
     assert await rex.ended(a, b) == [0, 0]
