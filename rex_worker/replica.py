@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch.optim import Optimizer
@@ -23,16 +23,33 @@ class Progress:
     """The script ended the training before its last epoch."""
 
 
+class Stateful(Protocol):
+    """Something with a state of plain data and tensors that belongs to the training (torch's own convention)."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state."""
+
+    def load_state_dict(self, state: dict[str, Any]) -> Any:
+        """Take a state over."""
+
+
 class Replica:
     """This worker's copy of the training state."""
 
     def __init__(
-        self, model: torch.nn.Module, optimizer: Optimizer, scheduler: Any, progress: Progress, dataset_size: int
+        self,
+        model: torch.nn.Module,
+        optimizer: Optimizer,
+        scheduler: Any,
+        progress: Progress,
+        dataset_size: int,
+        extras: dict[str, Stateful] | None = None,
     ) -> None:
         self._model = model
         self._optimizer = optimizer
         self._scheduler = scheduler
         self._dataset_size = dataset_size
+        self._extras = extras or {}
         self.progress = progress
         self.overtaken = False
         """The group went on to another epoch than the one that the script's loop is in."""
@@ -64,6 +81,7 @@ class Replica:
             "model": dict(self._model.state_dict()),
             "optimizer": self._optimizer.state_dict(),
             "scheduler": None if self._scheduler is None else self._scheduler.state_dict(),
+            "extras": {name: extra.state_dict() for name, extra in self._extras.items()},
             "dataset_size": self._dataset_size,
             "position": [position.seed, position.epoch, position.offset],
             "step": progress.step,
@@ -78,11 +96,16 @@ class Replica:
             raise RexError(f"the state found was trained on {size} samples, this dataset has {self._dataset_size}")
         if (state["scheduler"] is None) != (self._scheduler is None):
             raise RexError("the state found and this script differ in whether session.prepare gets a scheduler")
+        unlike = set(state["extras"]) ^ set(self._extras)
+        if unlike:
+            raise RexError(f"the state found and this script differ in what belongs to it: {sorted(unlike)}")
         try:
             self._model.load_state_dict(state["model"])
             self._optimizer.load_state_dict(state["optimizer"])
             if self._scheduler is not None:
                 self._scheduler.load_state_dict(state["scheduler"])
+            for name, extra in self._extras.items():
+                extra.load_state_dict(state["extras"][name])
         except (RuntimeError, ValueError, KeyError) as error:
             raise RexError(f"the state found does not fit this model and optimiser: {str(error)[:800]}") from error
         epoch = self.progress.position.epoch
