@@ -37,7 +37,9 @@ def test_images_get_the_versions_that_are_tested(name: str) -> None:
     assert {package: tested.get(package) for package in pins(name)} == pins(name)
 
 
-@pytest.mark.parametrize(("name", "extra"), [("operator", "operator"), ("worker", "worker"), ("dev", "dev")])
+@pytest.mark.parametrize(
+    ("name", "extra"), [("operator", "operator"), ("worker", "worker"), ("dev", "adapters"), ("dev", "dev")]
+)
 def test_the_lock_holds_what_the_project_asks_for(name: str, extra: str) -> None:
     locked = pins(name)
     for text in [*PROJECT["dependencies"], *PROJECT["optional-dependencies"][extra]]:
