@@ -43,6 +43,55 @@ class Reducer(Protocol):
         """Start summing in place; None when there is nobody to sum with."""
 
 
+class Averager(Protocol):
+    """Makes the gradients of this worker's passes those of the whole step; one implementation per kind of model.
+
+    Order of a step: any number of backward passes, each with its loss weighted so that the sum over passes and workers
+    is the step's gradient (up to ``factor``); ``arm`` before the last one (optional: lets communication overlap it);
+    ``complete`` after it; ``local_square``; ``launch`` with this worker's vote; the caller waits for ``works``; then
+    ``votes``, and ``finish`` or, for a void step, ``reset``. Every worker of the group makes the same calls, whatever
+    it has to contribute. Any call that communicates may raise ``GroupLost``; after it only ``reset`` is called.
+
+    An averager is made with ``vote_numbers`` (float64 numbers per vote, which arrive bit for bit) and, if there is one,
+    with the ``cargo``: a flat tensor of its caller's, summed over the group with each step. The caller fills it before
+    ``launch`` and finds the sum in it after ``finish``; ``reset`` leaves it undefined.
+    """
+
+    @property
+    def works(self) -> Sequence[Any]:
+        """Collectives that were started and must be done before ``votes``; entries may be None."""
+
+    def arm(self, reducer: Reducer) -> None:
+        """The step's last backward pass begins."""
+
+    def complete(self, reducer: Reducer) -> None:
+        """All passes are done; everything may leave but what carries the vote."""
+
+    def local_square(self, weight: float) -> float | None:
+        """|g_i|^2 of this worker's own mean gradient, whose share of the step is ``weight``; None if it is unknown."""
+
+    def launch(self, reducer: Reducer, vote: Sequence[float]) -> None:
+        """Send what is left, with this worker's vote and the cargo."""
+
+    def votes(self, reducer: Reducer) -> list[list[float]]:
+        """The votes of all ranks, in their order."""
+
+    def finish(self, factor: float = 1.0) -> float:
+        """Give the parameters the sum of all gradients times ``factor``; returns the result's |g|^2.
+
+        With ``factor`` 0 every trained parameter gets a gradient of zeros.
+        """
+
+    def clip(self, max_norm: float) -> None:
+        """Scale the gradients down to a norm of at most ``max_norm``; after ``finish``."""
+
+    def has_gradients(self) -> bool:
+        """Whether any parameter has a gradient."""
+
+    def reset(self) -> None:
+        """Give the step up, at any point: no gradients are left, and nothing in flight can reach the next step."""
+
+
 @dataclass
 class Bucket:
     """Parameters that travel together; ``flat`` holds their gradients, then one flag each, then the votes."""
@@ -140,13 +189,17 @@ class GradientAverager:
             return None
         return float(torch.stack(self._squares).sum()) / weight**2
 
-    def finish(self) -> float:
-        """Write the averaged gradients to the parameters; returns |g|^2. All of ``works`` must be done."""
+    def finish(self, factor: float = 1.0) -> float:
+        """Write the averaged gradients, times ``factor``, to the parameters; returns |g|^2. ``works`` must be done."""
         total = torch.zeros((), dtype=torch.float64)
         shared = any(work is not None for work in self._works)
         for bucket in self._buckets:
+            if factor != 1.0:
+                bucket.gradients.mul_(factor)
+            if factor == 0.0:
+                bucket.flags.fill_(1.0)
             total += _square(bucket.gradients).cpu()
-            if shared:
+            if shared or factor != 1.0:
                 _write_back(bucket)
         self._forget()
         return float(total)
