@@ -121,7 +121,7 @@ class Training:
         if share:
             passes = micro_batches(mine, term.plan.accumulation, self._micro_ceiling)
         else:
-            passes = [parts[0][:1].repeat(_DUMMY_SAMPLES)]
+            passes = [next(part for part in parts if len(part))[:1].repeat(_DUMMY_SAMPLES)]
         self._participation.acknowledge(term.plan, progress.step + 1)
         self._averager.reset()
         return Step(passes, share, total, StepTimes(self._clock), self._marks(term))

@@ -1,8 +1,9 @@
 """A training script that keeps a ledger of each batch it was handed and each step it applied.
 
 LEDGER: file to append JSON lines to. SAMPLES, EPOCHS: of the run. ENOUGH: a file; once it exists, the script ends
-the training early. BREAK_AT: a step whose exchange succeeds for the others and seems to fail here. Everything else
-is REX's environment.
+the training early. BREAK_AT: a step whose exchange succeeds for the others and seems to fail here. WEIGHTS: a seed;
+the model is of float64, starts from it on every worker, and the ledger gets its last parameters. Everything else is
+REX's environment.
 """
 
 from __future__ import annotations
@@ -25,13 +26,14 @@ SIZE = int(os.environ.get("SAMPLES", "1003"))
 EPOCHS = int(os.environ.get("EPOCHS", "3"))
 LINGER_S = float(os.environ.get("LINGER_S", "0"))
 ENOUGH = os.environ.get("ENOUGH", "/nowhere")
-LEDGER = os.open(os.environ["LEDGER"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+DTYPE = torch.float64 if "WEIGHTS" in os.environ else torch.float32
+LEDGER = os.open(os.environ.get("LEDGER", os.devnull), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 
 
 class Numbered(torch.utils.data.Dataset[tuple[int, torch.Tensor, torch.Tensor]]):
     def __init__(self) -> None:
         generator = torch.Generator().manual_seed(3)
-        self.x = torch.randn(SIZE, 8, generator=generator)
+        self.x = torch.randn(SIZE, 8, generator=generator).to(DTYPE)
         self.y = self.x.sum(1, keepdim=True).sin()
 
     def __len__(self) -> int:
@@ -63,9 +65,14 @@ def break_once(step: int, session: rex.Session) -> None:
     Group.wait = wait  # type: ignore[method-assign]
 
 
+def build(seed: int, dtype: torch.dtype) -> nn.Module:
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 1)).to(dtype)
+
+
 def main() -> None:
-    torch.manual_seed(os.getpid())  # every worker starts from other weights, as newcomers do
-    model: nn.Module = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 1))
+    # Every worker starts from other weights, as newcomers do, unless it is told from which.
+    model = build(int(os.environ.get("WEIGHTS", os.getpid())), DTYPE)
     optimizer: torch.optim.Optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=1, gamma=0.9)
     with rex.init() as session:
@@ -96,6 +103,7 @@ def main() -> None:
             samples=session.samples,
             digest=digest(model),
             rate=optimizer.param_groups[0]["lr"],
+            parameters=nn.utils.parameters_to_vector(model.parameters()).tolist() if "WEIGHTS" in os.environ else [],
         )
 
 
