@@ -13,19 +13,14 @@ process.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from rex_worker.ballot import cast, count, zone_size
+from rex_worker.buckets import BUCKET_BYTES, Bucket, fill_buckets
 from rex_worker.errors import UsageError
-
-BUCKET_BYTES = 25 * 2**20
-FIRST_BUCKET_BYTES = 2**20
-"""The first bucket is small: it is complete early and starts the overlap."""
-_LOW_PRECISION = (torch.float16, torch.bfloat16)
 
 
 class Reducer(Protocol):
@@ -92,26 +87,16 @@ class Averager(Protocol):
         """Give the step up, at any point: no gradients are left, and nothing in flight can reach the next step."""
 
 
-@dataclass
-class Bucket:
-    """Parameters that travel together; ``flat`` holds their gradients, then one flag each, then the votes."""
-
-    names: list[str]
-    parameters: list[torch.nn.Parameter]
-    flat: Tensor
-    gradients: Tensor
-    slices: list[Tensor]
-    flags: Tensor
-    votes: Tensor
-    ready: set[int] = field(default_factory=set)
-
-
 class GradientAverager:
-    """Sums the weighted gradients of a model's parameters over a group, overlapping the last backward pass.
+    """Averages the gradients of a plain model's parameters, whole on each worker; see ``Averager``.
 
-    A step is: any number of backward passes; ``arm`` before the last one (optional: without it nothing overlaps);
-    ``complete`` after it, then ``launch`` with this worker's vote; ``finish`` once everybody's part has arrived, or
-    ``reset`` to give the step up.
+    Args:
+        parameters: Of the model, by name; those that require no gradient must never get one.
+        vote_numbers: Numbers per vote.
+        bucket_bytes: About as large a bucket is.
+        cargo: Shape (n,); rides in the last bucket where that has its type, else it takes a collective of its own.
+        wire: Type that gradients travel in, if not their own. Flags, votes and cargo arrive unharmed all the same, and
+            the norms of ``local_square`` are of the gradients as they were computed.
     """
 
     def __init__(
@@ -119,6 +104,8 @@ class GradientAverager:
         parameters: Iterable[tuple[str, torch.nn.Parameter]],
         vote_numbers: int,
         bucket_bytes: int = BUCKET_BYTES,
+        cargo: Tensor | None = None,
+        wire: torch.dtype | None = None,
     ) -> None:
         named = list(parameters)
         trained = [(name, parameter) for name, parameter in named if parameter.requires_grad]
@@ -126,8 +113,15 @@ class GradientAverager:
             raise UsageError("the model has no parameter that requires a gradient")
         self._frozen = [(name, parameter) for name, parameter in named if not parameter.requires_grad]
         # The graph usually yields the last layers' gradients first.
-        self._buckets = _fill_buckets(list(reversed(trained)), bucket_bytes)
+        self._buckets = fill_buckets(list(reversed(trained)), bucket_bytes)
+        self._last = self._buckets[-1]
         self._vote_numbers = vote_numbers
+        self._cargo = cargo
+        self._parcel: Tensor | None = None
+        """The cargo in a collective of its own."""
+        self._wire = wire
+        like = self._last.flat
+        self._rides = cargo is not None and wire is None and (cargo.dtype, cargo.device) == (like.dtype, like.device)
         self._armed: Reducer | None = None
         self._sealed = 0
         """So many buckets, in their order, are complete."""
@@ -138,10 +132,17 @@ class GradientAverager:
                 parameter.register_post_accumulate_grad_hook(self._hook(number, place))  # type: ignore[no-untyped-call]
 
     def _hook(self, number: int, place: int) -> Callable[[Tensor], None]:
+        bucket = self._buckets[number]
+        ready, last = bucket.ready, number == len(self._buckets) - 1
+
         def gradient_is_complete(parameter: Tensor) -> None:
-            if self._armed is not None:
-                self._collect(number, place, parameter.grad)
-                self._launch_complete(self._armed)
+            reducer = self._armed
+            if reducer is None:
+                return
+            self._check(bucket, place, parameter)
+            ready.add(place)
+            if number == self._sealed and not last and bucket.full():
+                self._launch_complete(reducer)
 
         return gradient_is_complete
 
@@ -154,25 +155,30 @@ class GradientAverager:
         """Fill all buckets that have not left yet, with zeros for what this worker did not use; the last one stays."""
         self._armed = None
         self._make_room(reducer)
-        for number in range(self._sealed, len(self._buckets)):
-            bucket = self._buckets[number]
+        for bucket in self._buckets[self._sealed :]:
             for place, parameter in enumerate(bucket.parameters):
                 if place not in bucket.ready and parameter.grad is not None:
-                    self._collect(number, place, parameter.grad)
+                    self._check(bucket, place, parameter)
+                    bucket.ready.add(place)
             self._seal(bucket)
-            if number < len(self._buckets) - 1:
+            if bucket is not self._last:
                 self._send(bucket, reducer)
         self._check_frozen()
 
     def launch(self, reducer: Reducer, vote: Sequence[float]) -> None:
-        """Send the last bucket, with this worker's vote; after ``complete``."""
-        last = self._buckets[-1]
-        cast(last.votes, reducer.size, reducer.rank, vote)
-        self._send(last, reducer)
+        """Send the last bucket, with this worker's vote and the cargo; after ``complete``."""
+        cast(self._last.votes, reducer.size, reducer.rank, vote)
+        if self._cargo is not None and self._rides:
+            self._last.cargo.copy_(self._cargo)
+        elif self._cargo is not None:
+            self._parcel = self._cargo.clone()
+            self._works.append(reducer.all_reduce(self._parcel))
+        self._send(self._last, reducer)
 
     def votes(self, reducer: Reducer) -> list[list[float]]:
         """The votes of all ranks, in their order; all of ``works`` must be done."""
-        return count(self._buckets[-1].votes, reducer.size)
+        zone = self._last.wire[self._last.wire.numel() - self._last.votes.numel() :]
+        return count(zone, reducer.size)
 
     def has_gradients(self) -> bool:
         """Whether any parameter has a gradient."""
@@ -191,18 +197,25 @@ class GradientAverager:
 
     def finish(self, factor: float = 1.0) -> float:
         """Write the averaged gradients, times ``factor``, to the parameters; returns |g|^2. ``works`` must be done."""
-        total = torch.zeros((), dtype=torch.float64)
         shared = any(work is not None for work in self._works)
+        squares = []
         for bucket in self._buckets:
+            if bucket.wire is not bucket.flat:
+                bucket.flat.copy_(bucket.wire)
             if factor != 1.0:
                 bucket.gradients.mul_(factor)
             if factor == 0.0:
                 bucket.flags.fill_(1.0)
-            total += _square(bucket.gradients).cpu()
+            if shared:
+                squares.append(bucket.square())
             if shared or factor != 1.0:
-                _write_back(bucket)
+                bucket.write_back()
+        if self._cargo is not None:
+            self._cargo.copy_(self._last.cargo if self._parcel is None else self._parcel)
+        # Alone, what was sent is what came back.
+        total = torch.stack(squares or self._squares).sum()
         self._forget()
-        return float(total)
+        return float(total) if shared else float(total) * factor**2
 
     def clip(self, max_norm: float) -> None:
         """Scale the averaged gradients down to a norm of at most ``max_norm``; after ``finish``."""
@@ -216,58 +229,47 @@ class GradientAverager:
         if self._works:
             # A bucket given up may still be written to by a collective in flight.
             for bucket in self._buckets:
-                _lay_out(bucket, len(bucket.votes))
+                bucket.lay_out(len(bucket.cargo), len(bucket.votes))
         self._forget()
 
     def _forget(self) -> None:
         for bucket in self._buckets:
             bucket.ready.clear()
-        self._armed, self._sealed, self._works, self._squares = None, 0, [], []
+            bucket.wire = bucket.flat
+        self._armed, self._sealed, self._works, self._squares, self._parcel = None, 0, [], [], None
 
-    def _collect(self, number: int, place: int, gradient: Tensor | None) -> None:
-        bucket = self._buckets[number]
-        if gradient is None:
-            return
-        if gradient.layout is not torch.strided:
+    def _check(self, bucket: Bucket, place: int, parameter: Tensor) -> None:
+        if parameter.grad is not None and parameter.grad.layout is not torch.strided:
             raise UsageError(
                 f"parameter {bucket.names[place]!r} has a sparse gradient; REX averages dense ones: build its layer"
                 " with sparse=False"
             )
-        if number < self._sealed or place in bucket.ready:
+        if place in bucket.ready:
             raise UsageError(
                 f"parameter {bucket.names[place]!r} got a gradient twice in a step's last pass; call session.backward"
                 " once per batch, on the sum of the losses"
             )
-        bucket.slices[place].copy_(gradient.detach().reshape(-1))
-        bucket.ready.add(place)
 
     def _make_room(self, reducer: Reducer) -> None:
         """Lay out the zone for as many votes as the group has members."""
         zone = zone_size(reducer.size, self._vote_numbers)
-        if len(self._buckets[-1].votes) != zone:
-            _lay_out(self._buckets[-1], zone)
+        if len(self._last.votes) != zone:
+            self._last.lay_out(self._cargo.numel() if self._cargo is not None and self._rides else 0, zone)
 
     def _launch_complete(self, reducer: Reducer) -> None:
-        while self._sealed < len(self._buckets) - 1:
-            bucket = self._buckets[self._sealed]
-            if len(bucket.ready) < len(bucket.parameters):
-                return
+        while (bucket := self._buckets[self._sealed]) is not self._last and bucket.full():
             self._seal(bucket)
             self._send(bucket, reducer)
 
     def _seal(self, bucket: Bucket) -> None:
-        if len(bucket.ready) == len(bucket.parameters):
-            bucket.flags.fill_(1.0)
-        else:
-            for place, part in enumerate(bucket.slices):
-                if place not in bucket.ready:
-                    part.zero_()
-                bucket.flags[place] = float(place in bucket.ready)
-        self._squares.append(_square(bucket.gradients))
+        bucket.fill()
+        self._squares.append(bucket.square())
         self._sealed += 1
 
     def _send(self, bucket: Bucket, reducer: Reducer) -> None:
-        self._works.append(reducer.all_reduce(bucket.flat))
+        if self._wire is not None and reducer.size > 1 and self._wire.itemsize < bucket.flat.itemsize:
+            bucket.wire = bucket.flat.to(self._wire)
+        self._works.append(reducer.all_reduce(bucket.wire))
 
     def _check_frozen(self) -> None:
         for name, parameter in self._frozen:
@@ -276,61 +278,3 @@ class GradientAverager:
                     f"parameter {name!r} was frozen at session.prepare and now has a gradient; prepare the model with"
                     " everything that will ever be trained requiring a gradient"
                 )
-
-
-def _write_back(bucket: Bucket) -> None:
-    """Give the parameters their averaged gradients; none to those that nobody used."""
-    targets, sources = [], []
-    for parameter, part, used in zip(bucket.parameters, bucket.slices, bucket.flags.tolist(), strict=True):
-        if not used:
-            parameter.grad = None
-        elif parameter.grad is None:
-            parameter.grad = part.view_as(parameter).clone()
-        else:
-            targets.append(parameter.grad)
-            sources.append(part.view_as(parameter))
-    if targets:
-        torch._foreach_copy_(targets, sources)
-
-
-def _square(values: Tensor) -> Tensor:
-    precise = torch.float32 if values.dtype in _LOW_PRECISION else values.dtype
-    norm: Tensor = torch.linalg.vector_norm(values, dtype=precise)
-    return norm.double().square()
-
-
-def _fill_buckets(named: list[tuple[str, torch.nn.Parameter]], bucket_bytes: int) -> list[Bucket]:
-    kinds: dict[tuple[torch.dtype, torch.device], list[tuple[str, torch.nn.Parameter]]] = {}
-    for name, parameter in named:
-        kinds.setdefault((parameter.dtype, parameter.device), []).append((name, parameter))
-    buckets = []
-    for members in kinds.values():
-        limit = min(FIRST_BUCKET_BYTES, bucket_bytes)
-        group: list[tuple[str, torch.nn.Parameter]] = []
-        size = 0
-        for name, parameter in members:
-            group.append((name, parameter))
-            size += parameter.numel() * parameter.element_size()
-            if size >= limit:
-                buckets.append(_bucket(group))
-                group, size, limit = [], 0, bucket_bytes
-        if group:
-            buckets.append(_bucket(group))
-    return buckets
-
-
-def _bucket(members: list[tuple[str, torch.nn.Parameter]]) -> Bucket:
-    empty = torch.empty(0)
-    bucket = Bucket(
-        [name for name, _ in members], [parameter for _, parameter in members], empty, empty, [], empty, empty
-    )
-    _lay_out(bucket)
-    return bucket
-
-
-def _lay_out(bucket: Bucket, votes: int = 0) -> None:
-    sizes = [parameter.numel() for parameter in bucket.parameters]
-    first = bucket.parameters[0]
-    bucket.flat = torch.zeros(sum(sizes) + len(sizes) + votes, dtype=first.dtype, device=first.device)
-    bucket.gradients = bucket.flat[: sum(sizes)]
-    *bucket.slices, bucket.flags, bucket.votes = torch.split(bucket.flat, [*sizes, len(sizes), votes])
