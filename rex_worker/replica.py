@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import torch
 from torch.optim import Optimizer
 
+from rex_worker.buffers import RunningStatistics
 from rex_worker.errors import RexError
 from rex_worker.sampler import Position
 
@@ -51,6 +52,8 @@ class Replica:
         self._dataset_size = dataset_size
         self._extras = extras or {}
         self.progress = progress
+        self.statistics = RunningStatistics(model)
+        """What batch normalisation keeps; alike on all workers between steps."""
         self.overtaken = False
         """The group went on to another epoch than the one that the script's loop is in."""
         self._agreed = False
@@ -68,10 +71,11 @@ class Replica:
     def mark_agreed(self) -> None:
         """The state is the group's from now on."""
         self._agreed = True
+        self.statistics.agreed()
 
     def trained(self) -> Any:
-        """The tensors that training changes alike on all workers; buffers are shaped by each worker's own batches."""
-        return [list(self._model.parameters()), self._optimizer.state_dict()["state"]]
+        """The tensors that training changes alike on all workers; other buffers than these are a worker's own."""
+        return [list(self._model.parameters()), self.statistics.tensors, self._optimizer.state_dict()["state"]]
 
     def state(self) -> dict[str, Any]:
         """Everything, as nested plain data and tensors that share memory with the live ones."""
@@ -111,4 +115,4 @@ class Replica:
         epoch = self.progress.position.epoch
         self.progress = Progress(Position(*state["position"]), state["step"], state["samples"], state["finished"])
         self.overtaken = self.progress.position.epoch != epoch
-        self._agreed = True
+        self.mark_agreed()

@@ -58,12 +58,28 @@ def split_in_proportion(total: int, shares: Sequence[int]) -> list[int]:
     return parts
 
 
-def micro_batches(indices: Indices, accumulation: int, ceiling: int | None = None) -> list[Indices]:
+def without_singles(parts: Sequence[int], shares: Sequence[int]) -> list[int]:
+    """Give the only sample of a rank to another one that has some and room for more; nobody gets more than its share.
+
+    Batch normalisation cannot train on one sample. Where all others are full, it stays.
+    """
+    parts = list(parts)
+    for rank, part in enumerate(parts):
+        if part == 1:
+            others = [i for i in range(len(parts)) if i != rank and 0 < parts[i] < shares[i]]
+            if others:
+                parts[rank] = 0
+                parts[min(others, key=lambda i: parts[i] / shares[i])] += 1
+    return parts
+
+
+def micro_batches(indices: Indices, accumulation: int, ceiling: int | None = None, smallest: int = 1) -> list[Indices]:
     """Cut a worker's samples of one step into passes of nearly equal size.
 
-    There are ``accumulation`` passes: fewer when there are fewer samples, more when one would exceed ``ceiling``.
+    There are ``accumulation`` passes: fewer when one would have less than ``smallest`` samples, more when one would
+    exceed ``ceiling``.
     """
-    passes = max(1, min(accumulation, len(indices)))
+    passes = max(1, min(accumulation, len(indices) // smallest))
     if ceiling is not None:
         passes = max(passes, -(-len(indices) // ceiling))
     return np.array_split(indices, passes)
@@ -72,10 +88,12 @@ def micro_batches(indices: Indices, accumulation: int, ceiling: int | None = Non
 class EpochOrder:
     """The permutation of the epoch at hand, kept because all steps of the epoch read it."""
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, pairs: bool = False) -> None:
+        """``pairs``: in a short step give nobody a single sample, if that can be avoided."""
         if size < 1:
             raise ValueError("a dataset needs at least one sample")
         self.size = size
+        self._pairs = pairs
         self._key: tuple[int, int] | None = None
         self._order: Indices = np.empty(0, dtype=np.int64)
 
@@ -87,5 +105,7 @@ class EpochOrder:
         global_batch = sum(local_batches)
         total = position.take(self.size, global_batch)
         parts = list(local_batches) if total == global_batch else split_in_proportion(total, local_batches)
+        if self._pairs and total < global_batch:
+            parts = without_singles(parts, local_batches)
         ends = position.offset + np.cumsum(parts)
         return [self._order[end - part : end] for part, end in zip(parts, ends, strict=True)]

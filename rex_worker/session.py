@@ -31,6 +31,7 @@ from torch.optim import Optimizer
 
 from rex_worker.agreement import VOTE_NUMBERS
 from rex_worker.averaging import GradientAverager
+from rex_worker.buffers import check_layers
 from rex_worker.channel import Introduction
 from rex_worker.checkpoint import CheckpointFolder
 from rex_worker.devices import Pacer, find_device, memory_bytes, profile_of
@@ -128,6 +129,7 @@ class Session:
         """
         if self._prepared is not None:
             raise UsageError("session.prepare was called before; a session trains one model")
+        check_layers(model)
         model.to(self.device)
         known = {id(parameter) for parameter in model.parameters()}
         if any(id(p) not in known for group in optimizer.param_groups for p in group["params"]):
@@ -304,8 +306,8 @@ class Session:
             self._link,
             self._keeper,
             replica,
-            GradientAverager(model.named_parameters(), VOTE_NUMBERS),
-            EpochOrder(size),
+            GradientAverager(model.named_parameters(), VOTE_NUMBERS, cargo=replica.statistics.cargo),
+            EpochOrder(size, pairs=replica.statistics.needs_pairs),
             clock_of(self.device),
             self.device,
             self._pacer,

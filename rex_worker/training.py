@@ -86,6 +86,7 @@ class Training:
                     begun = time.perf_counter()
                     batch = fetch(step.passes[step.handed_out])
                     step.times.data_s += time.perf_counter() - begun
+                    self._replica.statistics.pass_begins(len(step.passes[step.handed_out]))
                     step.handed_out += 1
                     step.times.pass_begins()
                     yield batch
@@ -114,16 +115,17 @@ class Training:
         return None
 
     def _lay_out(self, term: Term) -> Step:
-        progress = self._replica.progress
+        progress, statistics = self._replica.progress, self._replica.statistics
         parts = self._order.step(progress.position, term.local_batches())
         mine = parts[term.group.rank]
         share, total = len(mine), sum(len(part) for part in parts)
         if share:
-            passes = micro_batches(mine, term.plan.accumulation, self._micro_ceiling)
+            passes = micro_batches(mine, term.plan.accumulation, self._micro_ceiling, smallest=1 + statistics.needs_pairs)
         else:
             passes = [next(part for part in parts if len(part))[:1].repeat(_DUMMY_SAMPLES)]
         self._participation.acknowledge(term.plan, progress.step + 1)
         self._averager.reset()
+        statistics.begin()
         return Step(passes, share, total, StepTimes(self._clock), self._marks(term))
 
     def _marks(self, term: Term) -> list[Mark]:
@@ -242,6 +244,7 @@ class Training:
                 loss = loss.float() if loss.dtype in _LOW_PRECISION else loss
                 torch.autograd.backward(loss, torch.full_like(loss, weight))
                 step.loss += weight * float(loss.detach())
+            self._replica.statistics.pass_ends(weight)
         except torch.OutOfMemoryError as error:
             if samples == 1:
                 raise
@@ -279,12 +282,14 @@ class Training:
             self._void(step)
             return
         step.global_sq = self._averager.finish()
+        self._replica.statistics.take_over()
         step.times.reduced()
         step.fate = "reduced"
 
     def _void(self, step: Step) -> None:
         step.fate = "void"
         self._averager.reset()
+        self._replica.statistics.put_back()
 
     # --- what the optimiser and the scheduler ask (StepGate) --------------------------------------------------------
 
