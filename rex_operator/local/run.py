@@ -8,33 +8,26 @@ writes down what happens. Everything runs in one event loop, in which nothing wa
 from __future__ import annotations
 
 import asyncio
-import json
-import logging
 import tempfile
 import time
 import zlib
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
-
 from rex_operator.api import RexJob
 from rex_operator.channel import PATH, ChannelServer, Identity, StaticTokens
-from rex_operator.jobs import Action, Coordinator, Ended, JobView, RunSearch, Save, Send
+from rex_operator.jobs import JobView, SavedState
 from rex_operator.local.book import Book, Observer
 from rex_operator.local.crew import Crew, Post
 from rex_operator.local.deadlines import Deadlines
+from rex_operator.local.desk import Desk, spec_text
 from rex_operator.local.environment import Place, Program, has_gpu
 from rex_operator.local.filling import fill
 from rex_operator.local.process import log_tail
 from rex_operator.local.restarts import Restarts
 from rex_operator.local.rundir import RunDirectory, RunState
-from rex_operator.planning import SearchRequest, SearchResult, run_search
-from rex_worker.protocol import Checkpointed, Hello, Membership, Metrics, Plan, Up
-
-log = logging.getLogger(__name__)
+from rex_worker.protocol import Checkpointed, Hello, Metrics, Up
 
 TICK_S = 0.25
 FINISH_PATIENCE_S = 30.0
@@ -76,18 +69,13 @@ class LocalRun:
         self._program = program
         self._name = f"local/{job.metadata.name}"
         self._seed = zlib.crc32(job.metadata.name.encode())
-        self._spec_text = json.dumps(
-            job.spec.model_dump(mode="json", by_alias=True, exclude={"template"}), sort_keys=True
-        )
+        self._spec_text = spec_text(job)
         self._past = state or RunState(job=job.metadata.name)
         self._resumed = state is not None
         self._began = time.monotonic()
         self._seats = fill(job.spec)
         self._restarts = Restarts(job.spec.failure, len(self._seats), self._past.charged, self._past.uncharged)
         self._deadlines = Deadlines(job.spec, max_seconds)
-        self._over = asyncio.Event()
-        self._ended: Ended | None = None
-        self._searches: set[asyncio.Task[None]] = set()
         self.summary: dict[str, Any] = {}
         """The run in figures, once it has ended."""
 
@@ -96,12 +84,14 @@ class LocalRun:
     async def run(self) -> Outcome:
         """Run to the end of the job, an interrupt, or ``max_seconds``; leave no process behind."""
         self._book = Book(self.directory, self._observer, self.seconds)
-        self._coordinator = self._make_coordinator()
         tokens = StaticTokens()
-        self._server = ChannelServer(tokens, self)
+        server = ChannelServer(tokens, self)
+        past = self._past if self._resumed else None
+        self._desk = Desk(self.job, self._name, self._seed, past, self._book, server, self._keep)
+        self._coordinator, self._apply = self._desk.coordinator, self._desk.apply
         with tempfile.TemporaryDirectory(prefix="rex-") as private:
             self._crew = Crew(self.job, self._program, self._seats, self.directory, tokens, Path(private), self)
-            port = await self._server.start("127.0.0.1", 0)
+            port = await server.start("127.0.0.1", 0)
             checkpoints = self.directory.checkpoints.resolve() if self.job.spec.checkpoint else None
             self._place = Place(self._name, f"ws://127.0.0.1:{port}{PATH}", checkpoints, self._seed, self._emulate)
             try:
@@ -111,7 +101,7 @@ class LocalRun:
             finally:
                 self._crew.kill()
                 await self._crew.disband(0)
-                await self._server.stop()
+                await server.stop()
                 self._book.close()
 
     def seconds(self) -> float:
@@ -120,7 +110,7 @@ class LocalRun:
 
     def interrupt(self, reason: str) -> None:
         """Ask for an end that can be continued: first workers save and leave, the second time they are killed."""
-        if self._coordinator.stopping is None and self._ended is None:
+        if self._coordinator.stopping is None and self._desk.ended is None:
             self._book.event("interrupted", f"{reason}: saving a checkpoint and stopping; once more to stop at once")
             self._apply(self._coordinator.stop(reason, time.monotonic()))
             for post in self._crew.running():
@@ -129,7 +119,7 @@ class LocalRun:
         else:
             self._book.event("interrupted", "stopping at once")
             self._crew.kill()
-        self._over.set()
+        self._desk.over.set()
 
     def view(self) -> JobView:
         """The job as it stands."""
@@ -159,38 +149,10 @@ class LocalRun:
         self._crew.closed(identity)
         self._apply(self._coordinator.disconnected(identity.worker_id, identity.incarnation, time.monotonic()))
 
-    # --- carrying out ----------------------------------------------------------------------------------------------
+    # --- the workers -----------------------------------------------------------------------------------------------
 
-    def _apply(self, actions: Sequence[Action]) -> None:
-        for action in actions:
-            match action:
-                case Send(worker_id, incarnation, message):
-                    if isinstance(message, Membership):
-                        self._book.record.membership(message)
-                    elif isinstance(message, Plan):
-                        self._book.record.plan(message)
-                    self._server.send(Identity(self._name, worker_id, incarnation), message)
-                case Save():
-                    self._book.decisions(self._coordinator.planner.decisions)
-                    self._save()
-                case RunSearch(request):
-                    task = asyncio.create_task(self._search(request))
-                    self._searches.add(task)
-                    task.add_done_callback(self._searches.discard)
-                case Ended():
-                    self._ended = action
-                    self._over.set()
-
-    async def _search(self, request: SearchRequest) -> None:
-        result: SearchResult | None = None
-        try:
-            result = await asyncio.to_thread(run_search, request)
-        except Exception as error:
-            log.exception("search failed")
-            self._book.event("search-failed", f"the search for a better batch failed: {error}")
-        self._apply(self._coordinator.search_finished(request, result, time.monotonic()))
-
-    def _save(self) -> None:
+    def _keep(self, saved: SavedState) -> None:
+        ended = self._desk.ended
         self.directory.save(
             RunState(
                 job=self.job.metadata.name,
@@ -198,26 +160,11 @@ class LocalRun:
                 elapsed_s=self.seconds(),
                 charged=self._restarts.charged,
                 uncharged=self._restarts.uncharged,
-                ended=self._ended is not None,
-                success=self._ended.success if self._ended else None,
-                saved=self._coordinator.saved(),
+                ended=ended is not None,
+                success=ended.success if ended else None,
+                saved=saved,
             )
         )
-
-    # --- the workers -----------------------------------------------------------------------------------------------
-
-    def _make_coordinator(self) -> Coordinator:
-        now, saved = time.monotonic(), self._past.saved
-        if self._resumed and self._past.spec != self._spec_text:
-            self._book.event("changed", "the manifest has changed since: training goes on, the planner starts anew")
-            saved = saved.model_copy(update={"planner": None})
-        # Nobody of the earlier part is alive: only the numbers, the checkpoint and what was learned count.
-        saved = saved.model_copy(update={"members": [], "plan": None})
-        coordinator = Coordinator(
-            self._name, self.job.spec, np.random.default_rng(self._seed), now, saved if self._resumed else None
-        )
-        self._book.record.remember(coordinator.planner.decisions)
-        return coordinator
 
     def _start_workers(self) -> None:
         posts = list(self._crew.posts.values())
@@ -249,7 +196,7 @@ class LocalRun:
         row = next((row for row in self._coordinator.view().workers if row.incarnation == post.incarnation), None)
         state, error = (row.state, row.failed) if row is not None else ("gone", "")
         self._apply(self._coordinator.gone(worker_id, post.incarnation, f"exit code {code}", now))
-        if self._ended is not None or self._coordinator.stopping is not None or state == "finished":
+        if self._desk.ended is not None or self._coordinator.stopping is not None or state == "finished":
             return
         step = self._coordinator.progress.step
         then = self._restarts.after(worker_id, state, code, connected=post.ever_connected, error=error, step=step)
@@ -275,17 +222,15 @@ class LocalRun:
     # --- time ------------------------------------------------------------------------------------------------------
 
     async def _watch(self) -> None:
-        while not self._over.is_set():
+        while not self._desk.over.is_set():
             try:
-                await asyncio.wait_for(self._over.wait(), TICK_S)
+                await asyncio.wait_for(self._desk.over.wait(), TICK_S)
             except TimeoutError:
                 self._tick()
 
     def _tick(self) -> None:
-        self._apply(self._coordinator.tick(time.monotonic()))
-        self._book.decisions(self._coordinator.planner.decisions)
+        self._desk.tick()
         view = self._coordinator.view()
-        self._book.progress(view)
         self._keep_deadlines(view)
         self._revive(view)
 
@@ -326,14 +271,14 @@ class LocalRun:
     # --- the end ---------------------------------------------------------------------------------------------------
 
     async def _wind_up(self) -> Outcome:
-        if self._ended is None:
+        if self._desk.ended is None:
             await self._crew.disband(STOP_PATIENCE_S)
-            if self._ended is None:
+            if self._desk.ended is None:
                 return self._conclude("interrupted", "Interrupted", self._how_to_go_on())
-        assert self._ended is not None  # noqa: S101
-        await self._crew.disband(FINISH_PATIENCE_S if self._ended.success else FAIL_PATIENCE_S)
-        result: Result = "succeeded" if self._ended.success else "failed"
-        return self._conclude(result, self._ended.reason, self._ended.message)
+        assert self._desk.ended is not None  # noqa: S101
+        await self._crew.disband(FINISH_PATIENCE_S if self._desk.ended.success else FAIL_PATIENCE_S)
+        result: Result = "succeeded" if self._desk.ended.success else "failed"
+        return self._conclude(result, self._desk.ended.reason, self._desk.ended.message)
 
     def _how_to_go_on(self) -> str:
         step = self._coordinator.known.checkpoint_step
@@ -344,10 +289,9 @@ class LocalRun:
         return f"the same command goes on from the checkpoint at step {step}, --fresh starts over"
 
     def _conclude(self, result: Result, reason: str, message: str) -> Outcome:
-        self._book.decisions(self._coordinator.planner.decisions)
+        self._desk.note()
         view = self._coordinator.view()
-        self._book.progress(view)
         restarts = (self._restarts.charged, self._restarts.uncharged)
         self.summary = self._book.conclude(view, outcome=result, reason=reason, message=message, restarts=restarts)
-        self._save()
+        self._desk.save()
         return Outcome(result, reason, message, self.seconds())
