@@ -31,6 +31,7 @@ from rex_worker.protocol import (
     Hello,
     Leaving,
     Message,
+    OutOfMemory,
     Ready,
     encode,
     parse_down,
@@ -60,10 +61,11 @@ class Standing:
     ack: Ack | None = None
     group_lost: GroupLost | None = None
     checkpointed: Checkpointed | None = None
+    out_of_memory: OutOfMemory | None = None
 
     def notices(self) -> list[Message]:
         """What to repeat after Hello."""
-        said = (self.ready, self.ack, self.group_lost, self.checkpointed, self.leaving)
+        said = (self.ready, self.ack, self.group_lost, self.checkpointed, self.out_of_memory, self.leaving)
         return [message for message in said if message is not None]
 
 
@@ -163,6 +165,9 @@ class Channel:
     async def _converse(self, socket: aiohttp.ClientWebSocketResponse) -> bool:
         """Talk until the connection ends; True when all is said and the process is closing."""
         await socket.send_str(encode(self._hello()))
+        if self._environment.reached_file is not None:
+            with suppress(OSError):  # a full disk must not keep the worker from its operator
+                self._environment.reached_file.touch()
         for notice in self._standing.notices():
             await socket.send_str(encode(notice))
         reader = asyncio.ensure_future(self._listen(socket))
@@ -215,6 +220,7 @@ class Channel:
             generation=standing.generation,
             plan_version=standing.plan_version,
             step=standing.step,
+            exits=list(self._environment.exits),
         )
 
     def _headers(self) -> dict[str, str]:

@@ -42,6 +42,10 @@ class Environment:
     seed: int = 0
     grace_s: float = 30.0
     """How long the process may go on after SIGTERM."""
+    exits: tuple[int, ...] = ()
+    """How this worker's earlier processes in the same pod ended."""
+    reached_file: Path | None = None
+    """Made once the operator has been reached; tells the launcher of the pod that a new process can be accounted for."""
 
     @classmethod
     def read(cls, variables: Mapping[str, str] | None = None) -> Environment:
@@ -53,6 +57,7 @@ class Environment:
             for name in ("REX_JOB", "REX_WORKER_ID", "REX_INCARNATION"):
                 if not env.get(name):
                     raise ConfigurationError(f"{name} is not set; a worker with REX_CHANNEL_URL needs it")
+            _check_launched(env)
         return cls(
             job=env.get("REX_JOB") or "local/script",
             worker_id=env.get("REX_WORKER_ID") or "w0",
@@ -70,6 +75,8 @@ class Environment:
             checkpoint_keep=int(_number(env, "REX_CHECKPOINT_KEEP", 3, low=1, high=1e6, whole=True)),
             seed=int(_number(env, "REX_JOB_SEED", 0, low=0, high=_MAX_SEED, whole=True)),
             grace_s=_number(env, "REX_GRACE_SECONDS", 30.0, low=0.0, high=1e6),
+            exits=_exits(env),
+            reached_file=_path(env, "REX_REACHED_FILE"),
         )
 
 
@@ -92,6 +99,24 @@ def _check_url(url: str) -> None:
             f"REX_CHANNEL_URL is {url!r}: the channel carries a token, so plain ws is only for this machine itself;"
             " use wss with REX_CA_FILE"
         )
+
+
+def _check_launched(env: Mapping[str, str]) -> None:
+    """The launcher keeps this variable to itself: who sees it was started in the launcher's place."""
+    devices = env.get("REX_DEVICES_PER_POD") or "1"
+    if devices != "1":
+        raise ConfigurationError(
+            f"REX_DEVICES_PER_POD is {devices}, so this pod needs a process for each device: let the trainer's command"
+            " be `python -m rex_worker.launch -- python train.py`"
+        )
+
+
+def _exits(env: Mapping[str, str]) -> tuple[int, ...]:
+    text = env.get("REX_EXITS") or ""
+    codes = text.split(",") if text else []
+    if not all(code.isdecimal() and 1 <= int(code) <= 255 for code in codes):
+        raise ConfigurationError(f"REX_EXITS is {text!r}; it must be a list of exit codes from 1 to 255, such as 1,137")
+    return tuple(int(code) for code in codes)
 
 
 def _path(env: Mapping[str, str], name: str) -> Path | None:

@@ -20,6 +20,9 @@ MAX_MESSAGE_BYTES = 64 * 1024
 MAX_DOWN_BYTES = 2**20
 """A message to a worker is shorter than this: a Membership of ``MAX_WORKERS`` with the longest names fits."""
 
+EXIT_OUT_OF_MEMORY = 117
+"""Exit code of a worker whose script could not go on because the device's memory was full, of which it has told."""
+
 MAX_WORKERS = 1024
 MAX_SAMPLES = 2**53
 """Largest count of samples or steps: exact in a double, as JSON readers elsewhere need it."""
@@ -62,6 +65,10 @@ class Plan(DownMessage):
     """Samples per worker and optimiser step, over all accumulation passes; they sum to ``global_batch``."""
     learning_rate_factor: Annotated[float, Field(gt=0, le=1e6)] = 1.0
     """The worker's rate is base rate x this, set anew each step: repeated changes never compound."""
+    warmup_samples: Count = 0
+    """Samples of the job over which the rate climbs from 0 to its full height; 0: it is there from the start."""
+    initial_batch: Count = 0
+    """The batch that base rate and schedules are meant for; 0: this plan's own."""
     sync_mode: SyncMode = "bsp"
 
     @model_validator(mode="after")
@@ -144,6 +151,8 @@ class Hello(Message):
     """Where this process stands, so that a restarted operator learns it: 0 = in no group."""
     plan_version: Count = 0
     step: Count = 0
+    exits: Annotated[list[Annotated[int, Field(ge=1, le=255)]], Field(max_length=16)] = []
+    """Exit codes of this worker's earlier processes in the same pod, oldest first; nobody else could tell of them."""
 
 
 class Ready(Message):
@@ -154,6 +163,8 @@ class Ready(Message):
     dataset_size: Count = 0
     total_samples: Count = 0
     """Samples of the whole run, 0 when not known; progress is samples / total_samples."""
+    adaptive: bool = False
+    """The optimiser divides by the gradient's own size (Adam and its kin), so that other rules suit its rate."""
 
 
 Mark = Literal["first", "checkpoint", "evaluation", "after-change"]
@@ -172,7 +183,9 @@ class StepReport(Message):
     compute_s: Seconds
     """Forward and backward, emulated pacing included; neither waiting for others nor for data."""
     wait_s: Seconds
-    """Waiting for the others and for the reduction, after this worker's own backward was done."""
+    """Waiting for the others, after this worker's own backward was done; where ``comm_s`` is None, that as well."""
+    comm_s: Seconds | None = None
+    """From the end of the last worker's backward to the sum of all gradients; None in a generation's first step."""
     data_s: Seconds = 0.0
     step_s: Seconds
     """From the end of the last step to the end of this one."""
@@ -183,6 +196,8 @@ class StepReport(Message):
     """|g_i|^2 of this worker's own mean gradient, before averaging and clipping."""
     global_grad_sq: Annotated[float | None, Field(ge=0, le=1e300)] = None
     """|g|^2 of the averaged gradient; the same on all workers."""
+    peak_bytes: Count = 0
+    """Most memory of the device in use at once during the step; 0 where that is not known (CPU)."""
     marks: Annotated[list[Mark], Field(max_length=4)] = []
 
 
@@ -228,7 +243,11 @@ class Metrics(Message):
 
 
 class OutOfMemory(Message):
-    """The local batch did not fit; the worker survived."""
+    """A pass of ``local_batch`` samples does not fit on the worker.
+
+    For the plan that runs: it failed, and the worker runs its share in smaller passes. For a newer one: it was tried
+    out and is refused; the group stays with its present plan until there is another.
+    """
 
     kind: Literal["OutOfMemory"] = "OutOfMemory"
     generation: Count
