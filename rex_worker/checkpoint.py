@@ -3,15 +3,17 @@
 A worker can be killed, or the disk be full, at any moment of a save. So a checkpoint is written to a folder of its
 own aside, synced, and renamed into place; its manifest lists each file's SHA-256. What does not match is not loaded:
 the one before is taken, with a warning. Old ones are removed only after a newer one is in place, and only folders
-that this module itself could have made. Nothing here is ever unpickled beyond what ``torch.load(weights_only=True)``
-allows.
+that this module itself could have made. Nothing here is ever unpickled.
 
-Layout: ``DIR/step-000000001200/{manifest.json, state.json, tensors.pt}``; the job's last one ends in ``-final``.
+torch.distributed.checkpoint plans who writes which box of which tensor, and who reads it, so that a state that was
+sharded over some ranks can be read by any other number of them. ``rex_worker.storage`` is where it lies.
+
+Layout: ``DIR/step-000000001200/{manifest.json, state.json, part-00000.safetensors, ...}``; the job's last one ends in
+``-final``.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import os
@@ -19,46 +21,37 @@ import re
 import shutil
 import uuid
 import warnings
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
+from torch.distributed.checkpoint.metadata import MetadataIndex
+from torch.distributed.checkpoint.storage import WriteResult
+from torch.distributed.tensor import DTensor
 
-from rex_worker.errors import ConfigurationError
-from rex_worker.state import pack, unpack
+from rex_worker.errors import ConfigurationError, first_line
+from rex_worker.manifest import Place, Written, stored_tensor
+from rex_worker.staging import Party, Snapshot, gather_texts, snapshot
+from rex_worker.state import pack_named, unpack
+from rex_worker.storage import PartReader, PartWriter
+
+__all__ = ["CheckpointDamaged", "CheckpointFolder", "Snapshot", "read_model_state", "snapshot"]
 
 log = logging.getLogger("rex.checkpoint")
 
-FORMAT = 1
 _NAME = re.compile(r"^step-\d{12}(-final)?$")
 _ASIDE = ".writing-"
-_FILES = ("state.json", "tensors.pt")
 
 
 class CheckpointDamaged(UserWarning):
     """A checkpoint could not be read and is passed over."""
 
 
-@dataclass(frozen=True)
-class Snapshot:
-    """A state copied off the devices, safe from further training."""
-
-    step: int
-    samples: int
-    text: str
-    tensors: list[Tensor]
-
-
-def snapshot(state: Any, step: int, samples: int) -> Snapshot:
-    """Copy ``state`` to host memory. Raises ``UsageError`` when it holds what cannot be kept."""
-    text, tensors = pack(state)
-    return Snapshot(step, samples, text, [tensor.to("cpu", copy=True) for tensor in tensors])
-
-
 class CheckpointFolder:
-    """The checkpoints of one job. One process writes at a time: the group's rank 0."""
+    """The checkpoints of one job. One process commits: the group's rank 0."""
 
     def __init__(self, path: Path, keep: int) -> None:
         self.path = path
@@ -74,51 +67,59 @@ class CheckpointFolder:
                 " volume that its user may write to, or leave spec.checkpoint out"
             ) from None
 
+    # --- writing ----------------------------------------------------------------------------------------------------
+
     def save(self, taken: Snapshot, final: bool = False) -> None:
-        """Commit a checkpoint, then drop the oldest ones. Raises ``OSError`` (disk full); the others stay whole.
+        """Commit a checkpoint that this process holds alone, then drop the oldest ones.
 
         One of the same step that is already there and whole is left as it is.
+
+        Raises:
+            OSError: The disk is full or gone; the other checkpoints stay whole.
         """
-        target = self.path / f"step-{taken.step:012d}{'-final' if final else ''}"
-        if _is_whole(target):
-            return
-        aside = self.path / f"{_ASIDE}{uuid.uuid4().hex}"
+        if not _is_whole(self._target(taken, final)):
+            self.commit(taken, [self.write_part(taken)], final)
+
+    def write_part(self, taken: Snapshot) -> str:
+        """Write this rank's part aside, and return what ``commit`` has to know of it. Raises ``OSError``."""
+        aside = self._aside(taken)
         try:
-            aside.mkdir()
-            (aside / "state.json").write_text(taken.text)
-            torch.save({str(i): tensor for i, tensor in enumerate(taken.tensors)}, aside / "tensors.pt")
-            manifest = {
-                "format": FORMAT,
-                "step": taken.step,
-                "samples": taken.samples,
-                "files": {name: _digest(aside / name) for name in _FILES},
-            }
-            (aside / "manifest.json").write_text(json.dumps(manifest, indent=1))
-            for name in (*_FILES, "manifest.json"):
-                _sync(aside / name)
+            writer = PartWriter(aside, taken.rank, taken.step, taken.samples)
+            writer.set_up_storage_writer(is_coordinator=taken.rank == 0)
+            results = writer.write_data(taken.plan, taken.planner).wait()
+        except BaseException:
+            if taken.size == 1:
+                self.discard(taken)
+            raise
+        files = {name: [file.sha256, file.size] for name, file in writer.written.items()}
+        return json.dumps({"files": files, "boxes": [_encode_result(result) for result in results]})
+
+    def commit(self, taken: Snapshot, parts: Sequence[str], final: bool = False) -> None:
+        """On rank 0: put a checkpoint in place whose ``parts`` all ranks have written. Raises ``OSError``."""
+        aside, target = self._aside(taken), self._target(taken, final)
+        try:
+            writer = PartWriter(aside, taken.rank, taken.step, taken.samples)
+            told = [json.loads(part) for part in parts]
+            for part in told:
+                writer.written |= {name: Written(*fields) for name, fields in part["files"].items()}
+            for name, file in writer.written.items():
+                if (aside / name).stat().st_size != file.size:
+                    raise OSError(f"{name} is not what its writer saw; is the volume the same on all workers?")
+            writer.write_state(taken.text)
+            writer.finish(taken.metadata, [[_decode_result(row) for row in part["boxes"]] for part in told])
             _sync(aside)
             if target.exists():
                 _remove(target)
             aside.rename(target)
             _sync(self.path)
         except BaseException:
-            shutil.rmtree(aside, ignore_errors=True)
+            self.discard(taken)
             raise
         self._retire()
 
-    def load_newest(self) -> tuple[Any, int] | None:
-        """Return (state, step) of the newest checkpoint that is whole; None when there is none."""
-        for path in reversed(self._committed()):
-            try:
-                return _read(path)
-            except Exception as error:  # whatever a stranger's bytes provoke, the one before is tried
-                warnings.warn(
-                    f"checkpoint {path.name} cannot be used ({type(error).__name__}: {str(error)[:200]}); trying the"
-                    " one before",
-                    CheckpointDamaged,
-                    stacklevel=2,
-                )
-        return None
+    def discard(self, taken: Snapshot) -> None:
+        """Remove what was written of ``taken`` and not committed."""
+        shutil.rmtree(self._aside(taken), ignore_errors=True)
 
     def clear_unfinished(self) -> None:
         """Remove what a killed writer left; call before the first save of a process that is alone in writing."""
@@ -126,9 +127,60 @@ class CheckpointFolder:
             if entry.is_dir() and not entry.is_symlink():
                 shutil.rmtree(entry, ignore_errors=True)
 
+    # --- reading ----------------------------------------------------------------------------------------------------
+
+    def load_newest(self) -> tuple[Any, int] | None:
+        """Return (state, step) of the newest checkpoint that is whole; None when there is none.
+
+        All of it, on the host, however many ranks have written it.
+        """
+        for path in reversed(self._committed()):
+            try:
+                return _read(path)
+            except Exception as error:  # whatever a stranger's bytes provoke, the one before is tried
+                _warn(path.name, f"{type(error).__name__}: {str(error)[:200]}")
+        return None
+
+    def load_newest_sharded(self, template: Any, party: Party) -> tuple[Any, int] | None:
+        """As ``load_newest``, by all ranks of ``party`` together, each reading its own shards only.
+
+        Args:
+            template: This rank's own state, of which each ``DTensor`` says which shard is wanted under its name; it is
+                not changed. Tensors that it lacks are read whole.
+            party: All ranks; each calls this.
+
+        Raises:
+            GroupLost: A rank was lost.
+        """
+        names = [path.name for path in reversed(self._committed())]
+        for name in json.loads(gather_texts(party, json.dumps(names))[0]):
+            found, trouble = None, ""
+            try:
+                reader = PartReader(self._named(name))
+                reader.verify(party.rank, party.size)
+                found = _assemble(reader, pack_named(template)[1]), reader.manifest.step
+            except Exception as error:
+                trouble = f"{type(error).__name__}: {str(error)[:200]}"
+            troubles = [text for text in gather_texts(party, trouble) if text]
+            if not troubles:
+                return found
+            _warn(name, troubles[0])
+        return None
+
+    def _named(self, name: str) -> Path:
+        if not _NAME.match(name):
+            raise ValueError(f"{name[:100]!r} is no name of a checkpoint")
+        return self.path / name
+
     def _committed(self) -> list[Path]:
         found = [p for p in self.path.iterdir() if _NAME.match(p.name) and p.is_dir() and not p.is_symlink()]
         return sorted(found, key=lambda p: p.name)
+
+    def _target(self, taken: Snapshot, final: bool) -> Path:
+        return self.path / f"step-{taken.step:012d}{'-final' if final else ''}"
+
+    def _aside(self, taken: Snapshot) -> Path:
+        return self.path / f"{_ASIDE}{taken.token}"
 
     def _retire(self) -> None:
         for old in self._committed()[: -self._keep]:
@@ -138,35 +190,83 @@ class CheckpointFolder:
                 log.warning("old checkpoint %s could not be removed: %s", old.name, error)
 
 
+def read_model_state(path: str | os.PathLike[str]) -> dict[str, Tensor]:
+    """Read the model's weights from one checkpoint, or from the newest whole one in a folder of them.
+
+    Needs no job, no group and no GPU: ``model.load_state_dict(read_model_state("checkpoints/digits"))``.
+
+    Args:
+        path: A ``step-...`` folder, or the folder that holds them.
+
+    Returns:
+        The model's ``state_dict``, on the host, however many ranks have written it.
+
+    Raises:
+        ValueError: There is no whole checkpoint; the message says what is wrong with it.
+    """
+    folder = Path(path)
+    if not folder.is_dir():
+        raise ValueError(f"{folder} is no folder")
+    if _NAME.match(folder.resolve().name):
+        return dict(_read(folder)[0]["model"])
+    names = sorted((p for p in folder.iterdir() if _NAME.match(p.name)), key=lambda p: p.name, reverse=True)
+    for one in names:
+        try:
+            return dict(_read(one)[0]["model"])
+        except (OSError, ValueError) as error:
+            _warn(one.name, first_line(error))
+    raise ValueError(f"{folder} holds no whole checkpoint")
+
+
 def _read(path: Path) -> tuple[Any, int]:
-    manifest = json.loads((path / "manifest.json").read_text())
-    if manifest.get("format") != FORMAT:
-        raise ValueError(f"format {manifest.get('format')!r}; this build reads {FORMAT}")
-    for name in _FILES:
-        if manifest["files"][name] != _digest(path / name):
-            raise ValueError(f"{name} is not what was written")
-    tensors = torch.load(path / "tensors.pt", map_location="cpu", weights_only=True)
-    if not isinstance(tensors, dict) or not all(isinstance(tensor, Tensor) for tensor in tensors.values()):
-        raise ValueError("tensors.pt holds other things than tensors")
-    state = unpack((path / "state.json").read_text(), [tensors[str(i)] for i in range(len(tensors))])
-    return state, int(manifest["step"])
+    reader = PartReader(path)
+    reader.verify()
+    return _assemble(reader, {}), reader.manifest.step
+
+
+def _assemble(reader: PartReader, wanted: dict[str, Tensor]) -> Any:
+    """Put the state together: each tensor whole, or the shard that the one of its name in ``wanted`` has."""
+    metadata = reader.read_metadata()
+    tensors: dict[str, Tensor] = {}
+    for name in metadata.state_dict_metadata:
+        stored, like = stored_tensor(metadata, name), wanted.get(name)
+        if isinstance(like, DTensor):
+            tensors[name] = torch.empty_like(like)
+        else:
+            tensors[name] = torch.empty(stored.size, dtype=stored.properties.dtype)
+    planner = DefaultLoadPlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
+    planner.set_up_planner(tensors, metadata, is_coordinator=True)
+    reader.set_up_storage_reader(metadata, is_coordinator=True)
+    plan = reader.prepare_local_plan(planner.create_local_plan())
+    (plan,) = reader.prepare_global_plan(planner.create_global_plan([plan]))
+    reader.read_data(planner.finish_plan(plan), planner).wait()
+    return unpack(reader.state_text(), tensors)
 
 
 def _is_whole(path: Path) -> bool:
     if not path.exists():
         return False
     try:
-        _read(path)
-    except Exception:  # damaged in whatever way
+        PartReader(path).verify()
+    except (OSError, ValueError):  # damaged in whatever way
         return False
     return True
 
 
-def _digest(path: Path) -> str:
-    if path.is_symlink():
-        raise ValueError(f"{path.name} is a link")
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+def _encode_result(result: WriteResult) -> list[Any]:
+    place: Place = result.storage_data
+    return [result.index.fqn, list(result.index.offset or ()), result.size_in_bytes, place.file, place.begin]
+
+
+def _decode_result(row: Sequence[Any]) -> WriteResult:
+    name, offsets, size, file, begin = row
+    return WriteResult(MetadataIndex(name, torch.Size(offsets)), size, Place(file, begin))
+
+
+def _warn(name: str, trouble: str) -> None:
+    warnings.warn(
+        f"checkpoint {name} cannot be used ({trouble}); trying the one before", CheckpointDamaged, stacklevel=3
+    )
 
 
 def _sync(path: Path) -> None:

@@ -43,10 +43,10 @@ def test_a_snapshot_is_safe_from_further_training() -> None:
     live = state(1)
     taken = snapshot(live, 1, 10)
     live["weights"].fill_(9.0)
-    assert torch.equal(taken.tensors[0], torch.full((50,), 1.0))
+    assert torch.equal(taken.tensors["weights"], torch.full((50,), 1.0))
 
 
-@pytest.mark.parametrize("file", ["tensors.pt", "state.json", "manifest.json"])
+@pytest.mark.parametrize("file", ["part-00000.safetensors", "state.json", "manifest.json"])
 @pytest.mark.parametrize("damage", ["empty", "half", "flipped byte", "gone"])
 def test_c_113_a_damaged_one_is_passed_over_with_a_warning(tmp_path: Path, file: str, damage: str) -> None:
     folder = CheckpointFolder(tmp_path, keep=3)
@@ -170,8 +170,9 @@ def test_c_211_retention_and_loading_follow_no_link_out_of_the_folder(tmp_path: 
     assert (outside / "step-000000000099" / "manifest.json").exists()
     assert {"step-000000000001", "step-000000000050.bak", "notes.txt", "step-000000000020"} == set(names(inside))
     assert (folder.load_newest() or ({}, 0))[1] == 20
-    (inside / "step-000000000020" / "tensors.pt").unlink()
-    (inside / "step-000000000020" / "tensors.pt").symlink_to(outside / "step-000000000099" / "tensors.pt")
+    part = "part-00000.safetensors"
+    (inside / "step-000000000020" / part).unlink()
+    (inside / "step-000000000020" / part).symlink_to(outside / "step-000000000099" / part)
     with pytest.warns(CheckpointDamaged, match="is a link"):
         assert folder.load_newest() is None
 
