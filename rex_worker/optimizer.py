@@ -28,6 +28,7 @@ class ElasticOptimizer(Optimizer):
         # The base class's own initialisation would make a second set of groups.
         self._inner = inner
         self._gate = gate
+        self._updated_through: str | None = None
         self._optimizer_step_pre_hooks = inner._optimizer_step_pre_hooks
         self._optimizer_step_post_hooks = inner._optimizer_step_post_hooks
 
@@ -59,11 +60,26 @@ class ElasticOptimizer(Optimizer):
         """Update the parameters, if this was the step's last micro-batch and the group completed the step."""
         if closure is not None:
             raise UsageError("optimizer.step(closure) runs the model by itself; use an optimiser without a closure")
+        if self._updated_through is not None:
+            raise UsageError(f"the gradients are scaled: call {self._updated_through} in place of optimizer.step()")
+        self.update_by(_step)
+        return None
+
+    def update_by(self, update: Callable[[Optimizer], Any]) -> None:
+        """Let ``update`` act on the wrapped optimiser where ``step`` would."""
         if self._gate.take_update():
             with scaled_rates(self._inner, self._gate.learning_rate_factor):
-                self._inner.step()
+                update(self._inner)
             self._gate.updated()
-        return None
+
+    def updates_through(self, call: str) -> None:
+        """From now on only ``call`` may update."""
+        self._updated_through = call
+
+    @property
+    def inner(self) -> Optimizer:
+        """The wrapped optimiser."""
+        return self._inner
 
     def state_dict(self) -> dict[str, Any]:
         """State of the wrapped optimiser, with base rates."""
@@ -94,6 +110,10 @@ class ElasticScheduler:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
+
+
+def _step(optimizer: Optimizer) -> None:
+    optimizer.step()
 
 
 @contextmanager
