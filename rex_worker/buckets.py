@@ -73,9 +73,7 @@ class Bucket:
 
     def square(self) -> Tensor:
         """Sum of the gradients' squares: a float64 scalar on the bucket's device."""
-        precise = torch.float32 if self.flat.dtype in _LOW_PRECISION else self.flat.dtype
-        norm: Tensor = torch.linalg.vector_norm(self.gradients, dtype=precise)
-        return norm.double().square()
+        return square_of(self.gradients)
 
     def lay_out(self, cargo: int = 0, votes: int = 0) -> None:
         """Take fresh memory, with room for so many numbers behind the flags."""
@@ -86,6 +84,13 @@ class Bucket:
         *parts, self.flags, self.cargo, self.votes = torch.split(self.flat, [*sizes, len(sizes), cargo, votes])
         self.slices = [part.view(parameter.shape) for part, parameter in zip(parts, self.parameters, strict=True)]
         self.wire = self.flat
+
+
+def square_of(values: Tensor) -> Tensor:
+    """Sum of squares: a float64 scalar on the device of ``values``."""
+    precise = torch.float32 if values.dtype in _LOW_PRECISION else values.dtype
+    norm: Tensor = torch.linalg.vector_norm(values, dtype=precise)
+    return norm.double().square()
 
 
 def fill_buckets(named: Sequence[Named], bucket_bytes: int) -> list[Bucket]:

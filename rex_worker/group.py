@@ -12,11 +12,14 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
+from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import HashStore
+from torch.distributed.device_mesh import DeviceMesh
 
 from rex_worker.errors import GroupLost, first_line
 from rex_worker.patience import PATIENCE_S, Patience, Superseded, pauses
@@ -53,6 +56,9 @@ class Group:
         self._timeout_s = max(timeout_s, FIRST_STEP_TIMEOUT_S)
         self._superseded = superseded
         self._longest_s = 0.0
+        self._formed = False
+        self.broken: GroupLost | None = None
+        """Why the group is lost, once that is known."""
         if size > 1:
             self._initialise()
 
@@ -60,9 +66,10 @@ class Group:
         if self._device.type == "cuda":
             # A failed collective must end the communicator, not the process (the default ends the process).
             os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "2")
+        self._formed = True
         try:
             dist.init_process_group(
-                "cpu:gloo,cuda:nccl" if self._device.type == "cuda" else "gloo",
+                self._backend(),
                 store=None if self._store is None else self._store.store,
                 rank=self.rank,
                 world_size=self.size,
@@ -72,6 +79,31 @@ class Group:
         except (RuntimeError, ValueError) as error:
             self.abandon()
             raise GroupLost(f"the group could not be formed: {first_line(error)}") from error
+
+    def _backend(self) -> str:
+        return "cpu:gloo,cuda:nccl" if self._device.type == "cuda" else "gloo"
+
+    def mesh(self) -> DeviceMesh:
+        """The group as a mesh of one dimension, for DTensors; a group of one has one, too."""
+        if not self._formed:
+            dist.init_process_group(self._backend(), store=HashStore(), rank=0, world_size=1)
+            self._formed = True
+        return DeviceMesh.from_group(dist.distributed_c10d._get_default_group(), self._device.type)
+
+    def break_up(self, error: GroupLost) -> None:
+        """Note a loss where it cannot be raised: it is at the next call."""
+        self.broken = self.broken or error
+
+    def check(self) -> None:
+        """Raise ``GroupLost`` if the loss of the group was noted before."""
+        if self.broken is not None:
+            raise self.broken
+
+    def started(self, start: Callable[[], Any]) -> Any:
+        """Call torch to start a collective; a broken group shows as ``GroupLost``."""
+        self.check()
+        with _losing():
+            return start()
 
     def all_reduce(self, tensor: torch.Tensor) -> dist.Work | None:
         """Start summing ``tensor`` over the group, in place; None when there is nobody to sum with."""
@@ -138,6 +170,7 @@ class Group:
         Goes through the store, not through a collective: a busy worker is no lost one. A worker that is gone is known
         by its store's connection or by the next generation's membership.
         """
+        self.check()
         store = self._store
         if store is None:
             return
@@ -188,7 +221,7 @@ class Group:
         if self._store is not None:
             self._store.close()
         self._store = None
-        if self.size == 1 or not dist.is_initialized():
+        if not self._formed or not dist.is_initialized():
             return
         remains = [dist.distributed_c10d._get_default_group()]
         if self._device.type == "cuda":
