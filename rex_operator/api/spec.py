@@ -14,11 +14,14 @@ from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema, field_validat
 from pydantic.alias_generators import to_camel
 
 from rex_operator.api.cel import rules
-from rex_operator.api.quantity import QUANTITY_PATTERN, check_resource
+from rex_operator.api.quantity import QUANTITY_PATTERN, check_resource, parse_quantity
+from rex_worker.pod import MAX_DEVICES
 
 MAX_POOLS = 16
 MAX_WORKERS = 1024
 MAX_BATCH = 2**24
+DEVICES = ("nvidia.com/gpu", "amd.com/gpu")
+"""Resources whose amount is the number of a pod's devices."""
 
 DnsLabel = Annotated[str, Field(min_length=1, max_length=63, pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")]
 Workers = Annotated[int, Field(ge=1, le=MAX_WORKERS)]
@@ -101,6 +104,16 @@ class Resources(ApiModel):
         return amounts
 
 
+def check_devices(limits: dict[str, Any], devices: int, where: str) -> None:
+    """Raise ``ValueError`` when ``limits`` asks for another number of devices than the pod's workers have."""
+    for name in DEVICES:
+        if name in limits and parse_quantity(limits[name]) != devices:
+            raise ValueError(
+                f"{where}: {name} is {limits[name]}, but devicesPerPod is {devices}; each device has a worker of its"
+                " own, so they must be the same"
+            )
+
+
 class Toleration(ApiModel):
     """A pod's toleration."""
 
@@ -120,7 +133,21 @@ class Pool(ApiModel):
     """A kind of device that the job may use."""
 
     model_config = ConfigDict(
-        json_schema_extra=rules(("self.minWorkers <= self.maxWorkers", "minWorkers is greater than maxWorkers"))
+        json_schema_extra=rules(
+            ("self.minWorkers <= self.maxWorkers", "minWorkers is greater than maxWorkers"),
+            (
+                "self.minWorkers % self.devicesPerPod == 0 && self.maxWorkers % self.devicesPerPod == 0",
+                "minWorkers and maxWorkers must be multiples of devicesPerPod: a pod's workers come and go together",
+            ),
+            *(
+                (
+                    f"!has(self.resources) || !has(self.resources.limits) || !('{name}' in self.resources.limits)"
+                    f" || string(self.resources.limits['{name}']) == string(self.devicesPerPod)",
+                    f"devicesPerPod must be the number of {name} in resources.limits",
+                )
+                for name in DEVICES
+            ),
+        )
     )
 
     name: DnsLabel
@@ -129,6 +156,9 @@ class Pool(ApiModel):
     """Workers of this pool without which the job does not train."""
     max_workers: Workers = 1
     """Most workers of this pool."""
+    devices_per_pod: Annotated[int, Field(ge=1, le=MAX_DEVICES)] = 1
+    """Devices, and so workers, of each pod. With more than 1 the trainer's command is
+    ``python -m rex_worker.launch -- python train.py``, and the numbers of workers are multiples of it."""
     node_selector: LabelMap = {}
     """Labels of the nodes; the value of ``rex.dev/device`` names the kind of device, whose workers share a curve."""
     tolerations: Annotated[list[Toleration], Field(max_length=16)] = []
@@ -141,6 +171,18 @@ class Pool(ApiModel):
     def _ordered(self) -> Self:
         if self.min_workers > self.max_workers:
             raise ValueError(f"minWorkers ({self.min_workers}) is greater than maxWorkers ({self.max_workers})")
+        return self
+
+    @model_validator(mode="after")
+    def _whole_pods(self) -> Self:
+        devices = self.devices_per_pod
+        for name, count in (("minWorkers", self.min_workers), ("maxWorkers", self.max_workers)):
+            if count % devices:
+                raise ValueError(
+                    f"{name} ({count}) is not a multiple of devicesPerPod ({devices}): a pod's workers come and go"
+                    " together"
+                )
+        check_devices(self.resources.limits, devices, "resources.limits")
         return self
 
     @property
@@ -178,8 +220,20 @@ class BatchRange(ApiModel):
 class LearningRate(ApiModel):
     """How the learning rate follows the global batch."""
 
-    scaling: Literal["adascale", "linear", "sqrt", "none"] = "adascale"
+    model_config = ConfigDict(
+        json_schema_extra=rules(("self.scaling != 'legw' || self.warmupSamples > 0", "legw needs warmupSamples"))
+    )
+
+    scaling: Literal["adascale", "linear", "sqrt", "legw", "none"] = "adascale"
     """Rule by which the rate of ``batch.initial`` becomes that of the running batch; ``none`` leaves it alone."""
+    warmup_samples: Annotated[int, Field(ge=0, le=2**53)] = 0
+    """Samples of the job over which the rate climbs from 0; under ``legw`` times the batch over ``batch.initial``."""
+
+    @model_validator(mode="after")
+    def _warm(self) -> Self:
+        if self.scaling == "legw" and self.warmup_samples == 0:
+            raise ValueError("legw needs warmupSamples: it is the square-root rule with a warm-up; or choose sqrt")
+        return self
 
 
 class Sync(ApiModel):
@@ -313,6 +367,10 @@ class RexJobSpec(ApiModel):
                 "pools cannot be added, removed or renamed once the job exists; create a new job",
             ),
             (
+                "self.pools.all(p, oldSelf.pools.all(q, q.name != p.name || q.devicesPerPod == p.devicesPerPod))",
+                "devicesPerPod is immutable: running pods would differ from new ones; create a new job",
+            ),
+            (
                 "self.template == oldSelf.template",
                 "template is immutable: running workers would differ from new ones; create a new job",
             ),
@@ -359,12 +417,27 @@ class RexJobSpec(ApiModel):
         floor = sum(pool.min_workers for pool in self.pools)
         if floor > self.workers.max:
             raise ValueError(f"the pools' minWorkers together ({floor}) are more than workers.max ({self.workers.max})")
+        most = sum(self.filled().values())
+        if most < self.workers.min:
+            raise ValueError(
+                f"workers: whole pods of these pools make {most} workers within max ({self.workers.max}), fewer than"
+                f" min ({self.workers.min}); let both be multiples of devicesPerPod"
+            )
         if self.batch.max < self.workers.min:
             raise ValueError(
                 f"batch.max ({self.batch.max}) cannot be split over workers.min ({self.workers.min}): each worker needs"
                 " at least one sample"
             )
         return self
+
+    def filled(self) -> dict[str, int]:
+        """Workers per pool where there is room for all: the pools' minimums first, then as listed, in whole pods."""
+        counts = {pool.name: pool.min_workers for pool in self.pools}
+        for pool in self.pools:
+            free = self.workers.max - sum(counts.values())
+            more = max(0, min(free, pool.max_workers - counts[pool.name]))
+            counts[pool.name] += more - more % pool.devices_per_pod
+        return counts
 
     def trainer(self) -> dict[str, Any]:
         """The container that trains, as the user wrote it. Raises ``ValueError`` that says what the template lacks."""

@@ -30,3 +30,15 @@ def test_several_faults_are_all_named() -> None:
     with pytest.raises(InvalidJob) as refused:
         RexJob.from_manifest(changed("spec.batch.min", 0, changed("spec.workers.min", 0)))
     assert len(refused.value.problems) == 2
+
+
+def test_pods_with_several_devices_are_counted_in_workers() -> None:
+    pool = {"name": "fast", "maxWorkers": 8, "devicesPerPod": 4, "resources": {"limits": {"nvidia.com/gpu": "4"}}}
+    job = RexJob.from_manifest(changed("spec.pools.0", pool, changed("spec.workers", {"min": 4, "max": 10})))
+    assert job.spec.filled() == {"fast": 8, "slow": 2}
+
+
+def test_workers_that_no_whole_pods_make_are_refused() -> None:
+    pools = [{"name": "fast", "maxWorkers": 8, "devicesPerPod": 4}]
+    with pytest.raises(InvalidJob, match=r"whole pods of these pools make 4 workers within max \(7\), fewer than min"):
+        RexJob.from_manifest(changed("spec.pools", pools, changed("spec.workers", {"min": 5, "max": 7})))

@@ -50,6 +50,7 @@ def test_a_bad_manifest_is_refused_by_the_server(rex_server: ApiServer, bad: Bad
         ("spec.template.spec.nodeName", "n", "template is immutable"),
         ("spec.template.metadata.labels.team", "other", "template is immutable"),
         ("spec.pools.0.name", "renamed", "pools cannot be added, removed or renamed"),
+        ("spec.pools.0.devicesPerPod", 2, "devicesPerPod is immutable"),
         ("spec.checkpoint.path", "elsewhere", "checkpoint is immutable"),
         ("spec.checkpoint-", None, "checkpoint is immutable"),
     ],
