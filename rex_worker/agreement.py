@@ -44,11 +44,17 @@ class Vote:
     """Steps applied before the one in flight."""
     epoch: int
     offset: int
+    extent: int
+    """Twice the step's samples, and 1 more when it ends the epoch."""
+    data_mark: int
+    """Checksum of what the step's data gave."""
     wish: int
     loss: float
     """Sum over this worker's micro-batches of (m/B) x mean loss: they add up to the mean over the global batch."""
     grad_sq: float
     """b_i |g_i|^2, the worker's term of the pooled noise estimate."""
+    arrived_s: float
+    """Seconds from the end of the group's last exchange to the end of this worker's own part; -1: there was none."""
 
     def encode(self) -> list[float]:
         """Return the vote as ``VOTE_NUMBERS`` numbers."""
@@ -60,18 +66,20 @@ class Vote:
                 self.step,
                 self.epoch,
                 self.offset,
+                self.extent,
+                self.data_mark,
                 self.wish,
                 self.loss,
                 self.grad_sq,
+                self.arrived_s,
             )
         ]
 
     @classmethod
     def decode(cls, row: Sequence[float]) -> Vote:
         """Read what ``encode`` wrote."""
-        *whole, loss, grad_sq = row
-        version, generation, step, epoch, offset, wish = (int(value) for value in whole)
-        return cls(version, generation, step, epoch, offset, wish, loss, grad_sq)
+        *whole, loss, grad_sq, arrived_s = row
+        return cls(*(int(value) for value in whole), loss=loss, grad_sq=grad_sq, arrived_s=arrived_s)
 
 
 VOTE_NUMBERS = len(fields(Vote))
@@ -90,6 +98,8 @@ class Decision:
     void: bool = False
     loss: float = math.nan
     """Mean loss over the global batch."""
+    latest_s: float | None = None
+    """When the last worker had done its part, in seconds since the last exchange; None if some cannot tell."""
 
 
 def decide(votes: Sequence[Vote], *, plan_version: int, generation: int) -> Decision:
@@ -98,7 +108,7 @@ def decide(votes: Sequence[Vote], *, plan_version: int, generation: int) -> Deci
     A new plan or membership is taken up when all hold the same newest one; any worker can stop, finish or void for all.
 
     Raises:
-        Desynchronised: The workers do not stand at the same step.
+        Desynchronised: The workers do not stand at the same step, or their data are not the same.
     """
     places = {(vote.step, vote.epoch, vote.offset) for vote in votes}
     if len(places) != 1:
@@ -106,6 +116,16 @@ def decide(votes: Sequence[Vote], *, plan_version: int, generation: int) -> Deci
         raise Desynchronised(
             f"the workers stand at different steps ({described[:500]}); every worker must run the same loops over"
             " session.epochs and session.loader"
+        )
+    if len({(vote.extent, vote.data_mark) for vote in votes}) != 1:
+        described = "; ".join(
+            f"rank {rank}: {v.extent // 2} samples{', the last' if v.extent % 2 else ''}, checksum {v.data_mark:08x}"
+            for rank, v in enumerate(votes)
+        )
+        raise Desynchronised(
+            f"the workers read different data for the step at epoch {votes[0].epoch}+{votes[0].offset}"
+            f" ({described[:500]}); every worker must be given the same samples in the same order, so a stream must not"
+            " split or shuffle itself by worker"
         )
     wishes = [Wish(vote.wish) for vote in votes]
     return Decision(
@@ -116,7 +136,12 @@ def decide(votes: Sequence[Vote], *, plan_version: int, generation: int) -> Deci
         finish=any(Wish.FINISH in wish for wish in wishes),
         void=any(Wish.VOID in wish for wish in wishes),
         loss=sum(vote.loss for vote in votes),
+        latest_s=_latest([vote.arrived_s for vote in votes]),
     )
+
+
+def _latest(arrivals: Sequence[float]) -> float | None:
+    return max(arrivals) if min(arrivals) >= 0 else None
 
 
 def _common(newest: set[int], above: int) -> int | None:

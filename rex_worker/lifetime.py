@@ -2,7 +2,8 @@
 
 A script can end in many ways: at its last epoch, early, by an exception, by a signal, because the operator said so.
 In each of them the others must be able to go on, the operator must learn what happened, and the exit code must tell
-it too: 0 when the worker finished or left as planned, anything else when it did not.
+it too: 0 when the worker finished or left as planned, anything else when it did not. A worker whose script broke for
+lack of memory has an exit code of its own, as it is replaced at nobody's expense.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from rex_worker.errors import Departed, UsageError
 from rex_worker.keeping import Keeper
 from rex_worker.link import Link
 from rex_worker.participation import CLOSE_S, Participation
-from rex_worker.protocol import Failed, Left
+from rex_worker.protocol import EXIT_OUT_OF_MEMORY, Failed, Left
 from rex_worker.replica import Replica
 from rex_worker.training import Training
 
@@ -64,6 +65,9 @@ class Lifetime:
                 self._finish()
             elif exits:
                 raise UsageError("the script called sys.exit before its last epoch ended")
+            elif self._was_beaten(error):
+                self._fail(error)
+                raise Departed(EXIT_OUT_OF_MEMORY) from error
             else:
                 self._fail(error)
         except Departed:
@@ -76,6 +80,10 @@ class Lifetime:
             self._keeper.flush()
             for number, handler in self._old_handlers.items():
                 signal.signal(number, handler)
+
+    def _was_beaten(self, error: BaseException) -> bool:
+        """Whether the device's memory is to blame: then a replacement, under a plan that asks for less, can go on."""
+        return not self._link.alone and self._running is not None and self._running[0].was_beaten(error)
 
     def _is_done(self) -> bool:
         if self._running is None:

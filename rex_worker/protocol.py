@@ -230,6 +230,15 @@ class Checkpointed(Message):
     final: bool = False
 
 
+class CheckpointFailed(Message):
+    """A checkpoint could not be written (rank 0 only): training goes on, the older ones are unharmed."""
+
+    kind: Literal["CheckpointFailed"] = "CheckpointFailed"
+    generation: Positive
+    step: Count
+    message: Text = ""
+
+
 class Metrics(Message):
     """Figures that the user's script reports, such as a held-out accuracy."""
 
@@ -292,7 +301,7 @@ class Left(Message):
 
 Down = Annotated[Membership | Plan | Drain | Stop, Field(discriminator="kind")]
 Up = Annotated[
-    Hello | Ready | Steps | Ack | Checkpointed | Metrics | OutOfMemory | GroupLost | Leaving | Failed | Left,
+    Hello | Ready | Steps | Ack | Checkpointed | CheckpointFailed | Metrics | OutOfMemory | GroupLost | Leaving | Failed | Left,
     Field(discriminator="kind"),
 ]
 

@@ -28,6 +28,7 @@ from typing import Any, Self, TypeVar, overload
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
+from torch.utils.data import DataLoader
 
 from rex_worker.agreement import VOTE_NUMBERS
 from rex_worker.averaging import GradientAverager
@@ -39,22 +40,26 @@ from rex_worker.environment import Environment
 from rex_worker.errors import UsageError
 from rex_worker.evaluation import SharedEvaluation
 from rex_worker.gate import LateGate
+from rex_worker.headroom import guarded
 from rex_worker.keeping import Keeper
 from rex_worker.lifetime import Lifetime, log_to_stderr
 from rex_worker.link import AloneLink, Link, OperatorLink
-from rex_worker.loader import ElasticLoader, Fetch, checked_size
+from rex_worker.loader import ElasticLoader, MapSource, Source
 from rex_worker.meeting import Meeting
 from rex_worker.optimizer import ElasticOptimizer, ElasticScheduler
 from rex_worker.participation import Participation
 from rex_worker.protocol import Metrics, Plan, Ready
+from rex_worker.recipe import Recipe, checked_size, recipe
 from rex_worker.replica import Progress, Replica
-from rex_worker.sampler import EpochOrder, Position
+from rex_worker.sampler import Position
+from rex_worker.streams import StreamSource
 from rex_worker.timing import clock_of
 from rex_worker.training import Training
 
 log = logging.getLogger("rex")
 
 _MAX_METRICS = 16
+_JUDGED_BATCH = 256
 
 ModelT = TypeVar("ModelT", bound=torch.nn.Module)
 OptimizerT = TypeVar("OptimizerT", bound=Optimizer)
@@ -96,8 +101,9 @@ class Session:
         self._lifetime = Lifetime(self._link, self._participation, self._keeper)
         self._gate = LateGate()
         self._prepared: tuple[torch.nn.Module, Optimizer, Any] | None = None
-        self._loader: ElasticLoader | None = None
-        self._batch_size = 0
+        self._recipe: Recipe | None = None
+        self._source: Source | None = None
+        self._evaluation: SharedEvaluation | None = None
         self._training: Training | None = None
         self._replica: Replica | None = None
         self._total_epochs = 0
@@ -109,7 +115,12 @@ class Session:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._lifetime.end(error)
+        try:
+            self._lifetime.end(error)
+        finally:
+            for reads in (self._source, self._evaluation):
+                if reads is not None:
+                    reads.close()
 
     # --- the five lines -------------------------------------------------------------------------------------------
 
@@ -141,27 +152,48 @@ class Session:
     def loader(
         self,
         dataset: Any,
-        batch_size: int = 32,
+        batch_size: int | None = None,
         *,
         collate: Callable[[Sequence[Any]], Any] | None = None,
-        threads: int = 0,
+        shuffle: bool | None = None,
+        num_workers: int | None = None,
+        prefetch: int | None = None,
+        pin_memory: bool | None = None,
+        worker_init_fn: Callable[[int], None] | None = None,
+        multiprocessing_context: Any = None,
     ) -> ElasticLoader:
         """Return the iterable of batches.
 
         Args:
-            dataset: Map-style: ``len(dataset)`` samples, ``dataset[i]``.
-            batch_size: Used only when no operator plans the batches.
+            dataset: Map-style (``len(dataset)`` samples, ``dataset[i]``), or a stream: an ``IterableDataset``, or
+                anything whose ``__iter__`` starts anew and gives the same samples on every worker. Or a torch
+                ``DataLoader``, of which all but the choice of samples is taken over; what is given here goes before it.
+            batch_size: Used only when no operator plans the batches; 32 if absent.
             collate: Makes a batch of a list of samples; torch's ``default_collate`` if absent.
-            threads: Read the samples of a batch with so many threads.
+            shuffle: Another order in each epoch (as if absent), or the dataset's own order. A stream has its own.
+            num_workers: Processes that read ahead; 0 if absent: the training process reads.
+            prefetch: Micro-batches that each process reads ahead; 2 if absent.
+            pin_memory: Read into pinned memory; where there is CUDA, if absent.
+            worker_init_fn: Called in each reading process, with its number, before it reads.
+            multiprocessing_context: How the processes start ("fork", "spawn"); as torch's ``DataLoader``.
+
+        Raises:
+            UsageError: Something cannot be honoured, such as a ``DataLoader`` with a sampler of its own.
         """
-        if self._loader is not None:
+        if self._recipe is not None:
             raise UsageError("session.loader was called before; a session trains on one dataset")
-        checked_size(dataset)
-        if batch_size < 1:
-            raise UsageError(f"session.loader: batch_size is {batch_size}; it must be at least 1")
-        self._batch_size = batch_size
-        self._loader = ElasticLoader(self._batches, dataset, collate, threads, self.device)
-        return self._loader
+        self._recipe = recipe(
+            dataset,
+            batch_size=batch_size,
+            collate=collate,
+            shuffle=shuffle,
+            num_workers=num_workers,
+            prefetch=prefetch,
+            pin_memory=pin_memory,
+            worker_init_fn=worker_init_fn,
+            multiprocessing_context=multiprocessing_context,
+        )
+        return ElasticLoader(self._batches, self._recipe)
 
     def epochs(self, count: int) -> Iterator[int]:
         """Yield the numbers of the epochs that are left, joining the job's group before the first."""
@@ -204,21 +236,37 @@ class Session:
         """
         self._running().clip_gradients(max_norm)
 
-    def totals(self, dataset: Any, judge: Callable[[Any], Sequence[float]], batch_size: int = 256) -> list[float]:
+    def totals(
+        self,
+        dataset: Any,
+        judge: Callable[[Any], Sequence[float]],
+        batch_size: int | None = None,
+        *,
+        collate: Callable[[Sequence[Any]], Any] | None = None,
+        num_workers: int | None = None,
+    ) -> list[float]:
         """Sum figures over a dataset, each sample once, the work shared out over the group. Every worker must call it.
 
         Args:
-            dataset: Map-style; the samples to judge.
-            judge: Takes a collated batch, returns figures that add up over samples, such as counts of correct answers.
-                Whole numbers come out the same to the last digit for any number of workers.
-            batch_size: Samples per call of ``judge``; as many as memory allows.
+            dataset: Map-style; the samples to judge. Or a ``DataLoader`` of them.
+            judge: Takes a collated batch, returns figures that add up over samples, such as the number of correct
+                answers, the sum of losses and the number of tokens. The sums are the same to the last
+                digit for any workers and shares, if the device computes the same figures for the same batch.
+            batch_size: Samples per call of ``judge``, 256 if absent; a multiple of it is what workers share out.
+            collate: As in ``loader``.
+            num_workers: As in ``loader``; the processes are kept for the next call with the same dataset.
 
         Returns:
             The sums, on every worker.
         """
-        reader = ElasticLoader(self._batches, dataset, None, 0, self.device)
         self._running()
-        return self._evaluation.totals(reader, judge, batch_size)
+        if batch_size is None and not isinstance(dataset, DataLoader):
+            batch_size = _JUDGED_BATCH
+        settled = recipe(dataset, batch_size=batch_size, collate=collate, num_workers=num_workers)
+        checked_size(settled.dataset)
+        if self._evaluation is None:
+            raise UsageError("training has not begun: loop over session.epochs(...) first")
+        return self._evaluation.totals(settled, judge)
 
     # --- beside the loop --------------------------------------------------------------------------------------------
 
@@ -286,8 +334,8 @@ class Session:
 
     # --- inside -----------------------------------------------------------------------------------------------------
 
-    def _batches(self, fetch: Fetch) -> Iterator[Any]:
-        return self._running().batches(fetch)
+    def _batches(self) -> Iterator[Any]:
+        return self._running().batches()
 
     def _running(self) -> Training:
         if self._training is None:
@@ -295,30 +343,39 @@ class Session:
         return self._training
 
     def _start(self) -> tuple[Training, Replica]:
-        if self._prepared is None or self._loader is None:
+        if self._prepared is None or self._recipe is None:
             missing = "session.prepare(model, optimizer)" if self._prepared is None else "session.loader(dataset)"
             raise UsageError(f"call {missing} before session.epochs(...)")
         model, optimizer, scheduler = self._prepared
-        size = self._loader.size
-        replica = Replica(model, optimizer, scheduler, Progress(Position(self._environment.seed)), size)
+        source: Source
+        if self._recipe.streams:
+            source = StreamSource(self._recipe, self.device)
+        else:
+            source = MapSource(self._recipe, self.device, self._total_epochs)
+        self._source = source
+        replica = Replica(model, optimizer, scheduler, Progress(Position(self._environment.seed)), source.size)
+        guard, headroom = guarded(model, self.device, self._pacer, self._environment.worker_id, self._link)
         training = Training(
             self._participation,
             self._link,
             self._keeper,
             replica,
             GradientAverager(model.named_parameters(), VOTE_NUMBERS, cargo=replica.statistics.cargo),
-            EpochOrder(size, pairs=replica.statistics.needs_pairs),
+            source,
             clock_of(self.device),
             self.device,
             self._pacer,
+            headroom,
         )
+        guard.passes = training
         self._replica, self._training, self._gate.training = replica, training, training
-        self._evaluation = SharedEvaluation(self._participation, replica)
+        self._evaluation = SharedEvaluation(self._participation, replica, self.device)
         self._lifetime.begins_training(training, replica, self._total_epochs)
         if isinstance(self._link, AloneLink):
-            self._link.found(self._batch_size)
+            self._link.found(self._recipe.batch_size)
         else:
-            ready = Ready(dataset_size=size, total_samples=size * self._total_epochs)
+            length = self._recipe.length
+            ready = Ready(dataset_size=length, total_samples=length * self._total_epochs)
             self._link.standing.ready = ready
             self._link.send(ready)
         return training, replica

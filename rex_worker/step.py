@@ -9,7 +9,7 @@ from typing import Literal
 from rex_worker.agreement import Vote, Wish
 from rex_worker.protocol import Mark, StepReport
 from rex_worker.replica import Progress
-from rex_worker.sampler import Indices
+from rex_worker.sampler import MicroBatch
 from rex_worker.timing import StepTimes
 
 _LARGEST_LOSS = 1e30
@@ -20,17 +20,21 @@ _LARGEST_SQUARE = 1e300
 class Step:
     """A step is ``open`` until the group's gradients are there (``reduced``); then ``applied``, or else ``void``."""
 
-    passes: list[Indices]
-    """The micro-batches."""
+    passes: tuple[MicroBatch, ...]
     share: int
     """This worker's samples; 0: its only pass counts for nothing."""
     total: int
     """The group's samples."""
+    ends_epoch: bool
+    data_mark: int
+    """Checksum of what the data gave; the same on all workers."""
     times: StepTimes
     marks: list[Mark] = field(default_factory=list)
     handed_out: int = 0
     backwards: int = 0
     fate: Literal["open", "reduced", "applied", "void"] = "open"
+    no_memory: str | None = None
+    """What the device said when its memory did not suffice for this worker's part."""
     loss: float = 0.0
     """Sum over this worker's micro-batches of (m/B) x mean loss."""
     local_sq: float | None = None
@@ -48,14 +52,20 @@ class Step:
             step=progress.step,
             epoch=progress.position.epoch,
             offset=progress.position.offset,
+            extent=2 * self.total + self.ends_epoch,
+            data_mark=self.data_mark,
             wish=wish,
             loss=self.loss,
             grad_sq=self.share * (self.local_sq or 0.0),
+            arrived_s=self.times.arrives(),
         )
 
-    def report(self, before: Progress, after: Progress, plan_version: int, elapsed_s: float | None) -> StepReport:
+    def report(
+        self, before: Progress, after: Progress, plan_version: int, elapsed_s: float | None, peak_bytes: int = 0
+    ) -> StepReport:
         """What the operator learns of the applied step; ``elapsed_s`` since the last one, None for the first."""
-        compute_s, wait_s, data_s = self.times.compute_s(), self.times.wait_s(), self.times.data_s
+        times = self.times
+        compute_s, wait_s, comm_s, data_s = times.compute_s(), times.wait_s, times.comm_s, times.data_s
         mean = self.loss / self.weight(self.share) if self.share else None
         finite = mean is not None and abs(mean) < _LARGEST_LOSS
         return StepReport(
@@ -66,12 +76,14 @@ class Step:
             local_batch=self.share,
             compute_s=round(compute_s, 7),
             wait_s=round(wait_s, 7),
+            comm_s=None if comm_s is None else round(comm_s, 7),
             data_s=round(data_s, 7),
-            step_s=round(compute_s + wait_s + data_s if elapsed_s is None else elapsed_s, 7),
+            step_s=round(compute_s + wait_s + (comm_s or 0.0) + data_s if elapsed_s is None else elapsed_s, 7),
             loss=mean if finite else None,
             diverged=mean is not None and not finite,
             local_grad_sq=_bounded(self.local_sq),
             global_grad_sq=_bounded(self.global_sq),
+            peak_bytes=peak_bytes,
             marks=self.marks,
         )
 

@@ -1,8 +1,13 @@
-"""Where a step's time went: data, own computation, waiting for the others.
+"""Where a step's time went: data, own computation, waiting for the others, communication.
 
 The planner's curves need the time that this device computes, free of any waiting. On the CPU the wall clock tells
-it. A GPU runs behind the program, so there marks are CUDA events in its stream, read once the step's results were
-needed anyway.
+it. A GPU runs behind the program, so there marks are CUDA events in its stream. They are read when the vote was cast,
+which holds this worker's loss and gradient norm: the host had to wait for the device to be done with the step by then,
+so that no mark costs a wait of its own.
+
+For the same reason the wall clock tells on any device when this worker's own part was done. Each worker votes with the
+seconds since the group's last exchange, a moment that all had in common: so all know how long the last one took, and
+the rest until the sum is there is communication. Clocks are never compared, only durations.
 """
 
 from __future__ import annotations
@@ -58,14 +63,20 @@ def clock_of(device: torch.device) -> Clock:
 class StepTimes:
     """Gathers one step's marks; durations in seconds."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, common: float | None) -> None:
         self._clock = clock
+        self._common = common
+        """When the group's last exchange was over, on ``time.perf_counter``."""
         self._passes: list[tuple[Any, Any]] = []
         self.begun = 0.0
         """When the last pass began, on ``time.perf_counter``."""
         self._begun: Any = None
-        self._reduced: Any = None
+        self._arrived = 0.0
         self.data_s = 0.0
+        self.wait_s = 0.0
+        """For the other workers; where ``comm_s`` is None, it is in here as well."""
+        self.comm_s: float | None = None
+        """For the sum, since all had done their part; None if that moment is not known."""
 
     def pass_begins(self) -> None:
         """A micro-batch is handed to the script."""
@@ -76,16 +87,21 @@ class StepTimes:
         """Its backward pass is done."""
         self._passes.append((self._begun, self._clock.mark()))
 
-    def reduced(self) -> None:
-        """The group's gradients are there."""
-        self._reduced = self._clock.mark()
+    def arrives(self) -> float:
+        """This worker's part is done; returns the seconds since the group's last exchange, -1 if there was none."""
+        self._arrived = time.perf_counter()
+        return -1.0 if self._common is None else self._arrived - self._common
+
+    def exchanged(self, latest_s: float | None) -> float:
+        """The group's exchange is over; ``latest_s`` is the last worker's ``arrives``. Returns this common moment."""
+        now = time.perf_counter()
+        self.wait_s = now - self._arrived
+        if latest_s is not None and self._common is not None:
+            whole, self.wait_s = self.wait_s, max(0.0, self._common + latest_s - self._arrived)
+            self.wait_s = min(self.wait_s, whole)
+            self.comm_s = whole - self.wait_s
+        return now
 
     def compute_s(self) -> float:
         """Forward and backward of all passes."""
         return sum(self._clock.between(start, end) for start, end in self._passes)
-
-    def wait_s(self) -> float:
-        """From the end of the last pass to the arrival of the group's gradients."""
-        if not self._passes or self._reduced is None:
-            return 0.0
-        return self._clock.between(self._passes[-1][1], self._reduced)

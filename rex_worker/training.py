@@ -21,19 +21,18 @@ from torch import Tensor
 from rex_worker.agreement import Decision, Vote, Wish, decide
 from rex_worker.averaging import GradientAverager
 from rex_worker.devices import Pacer, release_memory
-from rex_worker.errors import GroupLost, UsageError
+from rex_worker.errors import GroupLost, UsageError, first_line
+from rex_worker.headroom import Headroom
 from rex_worker.keeping import Keeper
 from rex_worker.link import Link
-from rex_worker.loader import Fetch
+from rex_worker.loader import Source
 from rex_worker.participation import Participation, Term
-from rex_worker.protocol import Mark, OutOfMemory
+from rex_worker.protocol import Mark, Plan
 from rex_worker.replica import Replica
-from rex_worker.sampler import EpochOrder, micro_batches
+from rex_worker.sampler import Outlook
 from rex_worker.step import Step
 from rex_worker.timing import Clock, StepTimes
 
-_DUMMY_SAMPLES = 2
-"""A worker without a share in a step computes on this many samples, with weight 0 (one alone upsets batch norm)."""
 _FAREWELL_S = 5.0
 _LOW_PRECISION = (torch.float16, torch.bfloat16)
 
@@ -48,23 +47,28 @@ class Training:
         keeper: Keeper,
         replica: Replica,
         averager: GradientAverager,
-        order: EpochOrder,
+        source: Source,
         clock: Clock,
         device: torch.device,
         pacer: Pacer | None,
+        headroom: Headroom,
     ) -> None:
         self._participation = participation
         self._link = link
         self._keeper = keeper
         self._replica = replica
         self._averager = averager
-        self._order = order
+        self._source = source
         self._clock = clock
         self._device = device
         self._pacer = pacer
+        self._headroom = headroom
         self._step: Step | None = None
+        self._latest: Step | None = None
+        """The newest step, also when the script's loop was left."""
         self._decision = Decision()
-        self._micro_ceiling: int | None = None
+        self._common: float | None = None
+        """When the group's last exchange was over."""
         self._last_end: float | None = None
         self._last_plan: tuple[int, int] = (0, 0)
         self.loop_epoch: int | None = None
@@ -74,17 +78,17 @@ class Training:
 
     # --- between steps ----------------------------------------------------------------------------------------------
 
-    def batches(self, fetch: Fetch) -> Iterator[Any]:
+    def batches(self) -> Iterator[Any]:
         """Yield this worker's micro-batches until the epoch of the script's loop ends."""
         epoch = self.loop_epoch
         if epoch is None:
             raise UsageError("iterate session.loader inside `for epoch in session.epochs(...)`")
         try:
             while (step := self._next_step(epoch)) is not None:
-                self._step = step
+                self._step = self._latest = step
                 while step.handed_out < len(step.passes) and step.fate == "open":
                     begun = time.perf_counter()
-                    batch = fetch(step.passes[step.handed_out])
+                    batch = self._source.fetch(step.handed_out)
                     step.times.data_s += time.perf_counter() - begun
                     self._replica.statistics.pass_begins(len(step.passes[step.handed_out]))
                     step.handed_out += 1
@@ -116,17 +120,27 @@ class Training:
 
     def _lay_out(self, term: Term) -> Step:
         progress, statistics = self._replica.progress, self._replica.statistics
-        parts = self._order.step(progress.position, term.local_batches())
-        mine = parts[term.group.rank]
-        share, total = len(mine), sum(len(part) for part in parts)
-        if share:
-            passes = micro_batches(mine, term.plan.accumulation, self._micro_ceiling, smallest=1 + statistics.needs_pairs)
-        else:
-            passes = [next(part for part in parts if len(part))[:1].repeat(_DUMMY_SAMPLES)]
+        outlook = Outlook(
+            progress.position,
+            tuple(term.local_batches()),
+            term.group.rank,
+            term.plan.accumulation,
+            self._headroom.pass_limit(term.plan),
+            statistics.needs_pairs,
+        )
+        begun = time.perf_counter()
+        layout = self._source.lay_out(outlook)
+        waited_s = time.perf_counter() - begun
         self._participation.acknowledge(term.plan, progress.step + 1)
+        if self._participation.entered:
+            self._common = None
         self._averager.reset()
+        self._headroom.try_out()
+        self._headroom.begin()
         statistics.begin()
-        return Step(passes, share, total, StepTimes(self._clock), self._marks(term))
+        times, marks = StepTimes(self._clock, self._common), self._marks(term)
+        times.data_s = waited_s
+        return Step(layout.passes, layout.share, layout.total, layout.ends_epoch, layout.mark, times, marks)
 
     def _marks(self, term: Term) -> list[Mark]:
         marks: list[Mark] = []
@@ -148,15 +162,14 @@ class Training:
         participation, replica, keeper = self._participation, self._replica, self._keeper
         term = participation.term
         if term is not None:
-            generation, main = term.group.generation, term.group.rank == 0
-            keeper.keep_if_due(replica, generation, main=main)
+            keeper.keep_if_due(replica, term.group)
             if decision.stop:
                 stop = self._link.directives.stop
                 if stop is None or stop.checkpoint:
-                    keeper.keep_now(replica, generation, main=main)
+                    keeper.keep_now(replica, term.group)
                 participation.depart("stopped", replica)
             if decision.disband:
-                keeper.keep_now(replica, generation, main=main)
+                keeper.keep_now(replica, term.group)
                 participation.depart_together(replica)
             if decision.finish:
                 replica.progress = replace(replica.progress, finished=True)
@@ -178,8 +191,8 @@ class Training:
             group = self.settle().group
             try:
                 group.gate("finish")
+                self._keeper.keep_final(self._replica, group)
                 if group.rank == 0:
-                    self._keeper.keep_final(self._replica, group.generation)
                     group.announce("final")
                 group.await_key("final")
                 break
@@ -195,6 +208,39 @@ class Training:
         step = self._step
         return step.weight(len(step.passes[step.handed_out - 1])) if step is not None and step.handed_out else 0.0
 
+    # --- the forward pass (Passes) ----------------------------------------------------------------------------------
+
+    def in_hand(self) -> int:
+        """Samples of the batch whose forward and backward pass are under way; 0 outside of a step."""
+        step = self._step
+        pending = step is not None and step.fate == "open" and step.backwards < step.handed_out
+        return len(step.passes[step.handed_out - 1]) if step is not None and pending else 0
+
+    def admit(self) -> None:
+        """Raise an emulated device's out-of-memory error when the batch in hand would not fit."""
+        if self._pacer is not None:
+            self._pacer.check_memory(self.in_hand())
+
+    def is_unfit(self) -> bool:
+        """Whether memory did not suffice for the step at hand."""
+        return self._step is not None and self._step.no_memory is not None
+
+    def ran_out(self, message: str) -> None:
+        """Memory did not suffice for the batch in hand: from now on the same share is run in smaller passes."""
+        if self._step is not None:
+            self._step.no_memory = message
+            self._headroom.ran_out(self._participation.present.plan, self.in_hand(), message)
+
+    def was_beaten(self, error: BaseException) -> bool:
+        """Whether the script could not go on after ``error`` for lack of memory; then the operator has been told."""
+        step, term = self._latest, self._participation.term
+        if step is None or term is None or step.fate != "open" or not step.handed_out:
+            return False
+        if step.no_memory is None and self._headroom.is_full(error):
+            self._headroom.ran_out(term.plan, len(step.passes[step.handed_out - 1]), first_line(error))
+            return True
+        return step.no_memory is not None
+
     # --- one micro-batch --------------------------------------------------------------------------------------------
 
     def backward(self, loss: Tensor) -> None:
@@ -204,14 +250,13 @@ class Training:
         step.backwards += 1
         final = step.backwards == len(step.passes)
         try:
-            if final and self._pacer is None:
-                self._averager.arm(term.group)
-            no_memory = self._compute(loss, samples, step)
+            if step.no_memory is None:
+                if final and self._pacer is None:
+                    self._averager.arm(term.group)
+                self._compute(loss, samples, step, term.plan)
             step.times.pass_ends()
-            if no_memory is not None:
-                self._shrink_passes(term, samples, no_memory)
-            if final or no_memory is not None:
-                self._exchange(term, step, unfit=no_memory is not None)
+            if final or step.no_memory is not None:
+                self._exchange(term, step)
         except GroupLost as error:
             self._void(step)
             self._participation.lose(error, self._replica.step)
@@ -234,8 +279,8 @@ class Training:
             )
         return step
 
-    def _compute(self, loss: Tensor, samples: int, step: Step) -> str | None:
-        """Backward, paced; returns torch's message when memory did not suffice."""
+    def _compute(self, loss: Tensor, samples: int, step: Step, plan: Plan) -> None:
+        """Backward, paced; leaves torch's message in ``step.no_memory`` when memory did not suffice."""
         weight = step.weight(samples)
         try:
             if self._pacer is not None:
@@ -245,32 +290,26 @@ class Training:
                 torch.autograd.backward(loss, torch.full_like(loss, weight))
                 step.loss += weight * float(loss.detach())
             self._replica.statistics.pass_ends(weight)
-        except torch.OutOfMemoryError as error:
-            if samples == 1:
+        except (RuntimeError, MemoryError) as error:
+            if samples == 1 or not self._headroom.is_full(error):
                 raise
-            return str(error)[:500]
-        if self._pacer is not None:
+            step.no_memory = first_line(error)
+        # Outside of the ``except``: the error's traceback holds on to the failed pass.
+        if step.no_memory is not None:
+            release_memory(self._device)
+            self._headroom.ran_out(plan, samples, step.no_memory)
+        elif self._pacer is not None:
             self._pacer.pace(samples, step.times.begun)
-        return None
 
-    def _shrink_passes(self, term: Term, samples: int, message: str) -> None:
-        """Memory did not suffice: from now on run the same share in smaller passes; the batch stays what it was."""
-        release_memory(self._device)
-        self._micro_ceiling = max(1, samples // 2)
-        plan = term.plan
-        self._link.send(
-            OutOfMemory(generation=plan.generation, plan_version=plan.version, local_batch=samples, message=message)
-        )
-
-    def _exchange(self, term: Term, step: Step, unfit: bool) -> None:
-        """Finish the reduction together with the votes, and decide; ``unfit``: this worker's part is missing."""
-        group, directives = term.group, self._link.directives
+    def _exchange(self, term: Term, step: Step) -> None:
+        """Finish the reduction together with the votes, and decide."""
+        group, unfit = term.group, step.no_memory is not None
         self._averager.complete(group)
         step.local_sq = None if unfit else self._averager.local_square(step.weight(step.share))
         vote = step.vote(
             self._replica.progress,
-            max(directives.newest_version(group.generation), term.plan.version),
-            max(directives.newest_generation(), group.generation),
+            self._headroom.held_version(term),
+            max(self._link.directives.newest_generation(), group.generation),
             self._participation.wish() | (Wish.VOID if unfit else Wish.NONE),
         )
         self._averager.launch(group, vote.encode())
@@ -278,18 +317,19 @@ class Training:
         group.tighten()
         votes = [Vote.decode(row) for row in self._averager.votes(group)]
         self._decision = decide(votes, plan_version=term.plan.version, generation=group.generation)
+        self._common = step.times.exchanged(self._decision.latest_s)
         if self._decision.void:
             self._void(step)
             return
         step.global_sq = self._averager.finish()
         self._replica.statistics.take_over()
-        step.times.reduced()
         step.fate = "reduced"
 
     def _void(self, step: Step) -> None:
         step.fate = "void"
         self._averager.reset()
         self._replica.statistics.put_back()
+        self._headroom.void()
 
     # --- what the optimiser and the scheduler ask (StepGate) --------------------------------------------------------
 
@@ -320,7 +360,7 @@ class Training:
         step.fate = "applied"
         after = replace(
             before,
-            position=before.position.advance(step.total, self._order.size),
+            position=before.position.advance(step.total, ends_epoch=step.ends_epoch),
             step=before.step + 1,
             samples=before.samples + step.total,
         )
@@ -330,7 +370,9 @@ class Training:
         now = time.perf_counter()
         elapsed_s = None if self._last_end is None else now - self._last_end
         self._last_end = now
-        self._link.report(plan.generation, step.report(before, after, plan.version, elapsed_s))
+        self._headroom.applied(max(len(part) for part in step.passes))
+        report = step.report(before, after, plan.version, elapsed_s, self._headroom.peak())
+        self._link.report(plan.generation, report)
 
     def may_schedule(self) -> bool:
         """Whether a scheduler moves on: after an applied update, or between epochs that this worker really lived."""

@@ -10,7 +10,19 @@ from hypothesis import strategies as st
 from rex_worker.agreement import VOTE_NUMBERS, Vote, Wish, decide
 from rex_worker.errors import Desynchronised
 
-BASE = Vote(plan_version=3, generation=2, step=10, epoch=1, offset=40, wish=0, loss=0.25, grad_sq=1.5)
+BASE = Vote(
+    plan_version=3,
+    generation=2,
+    step=10,
+    epoch=1,
+    offset=40,
+    extent=64,
+    data_mark=0,
+    wish=0,
+    loss=0.25,
+    grad_sq=1.5,
+    arrived_s=0.5,
+)
 
 votes = st.builds(
     Vote,
@@ -19,9 +31,12 @@ votes = st.builds(
     step=st.integers(0, 2**53),
     epoch=st.integers(0, 2**53),
     offset=st.integers(0, 2**53),
+    extent=st.integers(0, 2**53),
+    data_mark=st.integers(0, 2**32 - 1),
     wish=st.integers(0, 15),
     loss=st.floats(allow_nan=False),
     grad_sq=st.floats(0, 1e300),
+    arrived_s=st.floats(-1, 1e6),
 )
 
 
@@ -59,6 +74,12 @@ def test_one_stops_for_all_but_only_all_disband() -> None:
     assert voided.void and not voided.finish
 
 
+def test_the_last_arrival_is_known_only_when_all_can_tell_theirs() -> None:
+    rows = [replace(BASE, arrived_s=arrived) for arrived in (0.1, 0.4, 0.0)]
+    assert decide(rows, plan_version=3, generation=2).latest_s == 0.4
+    assert decide([*rows, replace(BASE, arrived_s=-1.0)], plan_version=3, generation=2).latest_s is None
+
+
 def test_losses_add_up_to_the_mean_over_the_batch() -> None:
     assert decide([BASE, replace(BASE, loss=0.5)], plan_version=3, generation=2).loss == 0.75
     assert math.isnan(decide([BASE, replace(BASE, loss=math.nan)], plan_version=3, generation=2).loss)
@@ -68,3 +89,19 @@ def test_losses_add_up_to_the_mean_over_the_batch() -> None:
 def test_workers_at_different_steps_stop_instead_of_training_apart(other: dict[str, int]) -> None:
     with pytest.raises(Desynchronised, match=r"rank 0: step 10, epoch 1\+40; rank 1"):
         decide([BASE, replace(BASE, **other)], plan_version=3, generation=2)
+
+
+@pytest.mark.parametrize(
+    ("other", "words"),
+    [
+        ({"extent": 65}, "rank 0: 32 samples, checksum 00000000; rank 1: 32 samples, the last, checksum"),
+        ({"extent": 40}, "rank 1: 20 samples, checksum"),
+        ({"data_mark": 0xBAD}, "rank 1: 32 samples, checksum 00000bad"),
+    ],
+)
+def test_workers_that_were_given_different_data_stop_instead_of_training_on_it(
+    other: dict[str, int], words: str
+) -> None:
+    with pytest.raises(Desynchronised, match=r"read different data for the step at epoch 1\+40") as error:
+        decide([BASE, replace(BASE, **other)], plan_version=3, generation=2)
+    assert words in str(error.value)

@@ -172,8 +172,7 @@ def test_gradients_cleared_behind_the_optimizers_back_are_noticed() -> None:
         model, optimizer = session.prepare(model, optimizer)
         loader = session.loader(DATA, batch_size=16)
         for _ in session.epochs(1):
-            training = session._running()
-            training._micro_ceiling = 8  # as after running out of memory: two passes per step
+            session._running()._headroom._failed = 16  # as after running out of memory: two passes per step
             for x, y in loader:
                 model.zero_grad()
                 session.backward(nn.functional.mse_loss(model(x), y))
