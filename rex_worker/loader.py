@@ -1,73 +1,130 @@
 """Batches of the plan's size, for as long as the epoch lasts.
 
 Iterating it looks like torch's ``DataLoader``. What comes out are micro-batches: the plan decides how many samples,
-the sampler which ones, and both may change at each step. So nothing is fetched beyond the step at hand; within it
-samples can be fetched by several threads (``threads``), which suits datasets that read files.
+the sampler which ones, and both may change at each step. Samples come from a source: a map-style dataset (here) or a
+stream (``rex_worker.streams``), read in the training process or ahead of time in processes of their own
+(``rex_worker.prefetch``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
 
 import torch
-from torch.utils.data import IterableDataset, TensorDataset, default_collate
+from torch.utils.data import TensorDataset, default_collate
 
-from rex_worker.errors import UsageError
-from rex_worker.sampler import Indices
+from rex_worker.prefetch import Guess, Processes
+from rex_worker.randomness import seed_generators, seed_of
+from rex_worker.recipe import Recipe
+from rex_worker.sampler import EpochOrder, Indices, Layout, Outlook
 
-Fetch = Callable[[Indices], Any]
+
+class Source(Protocol):
+    """Where a worker's batches come from, step by step."""
+
+    size: int
+    """Samples of an epoch; 0: not known."""
+
+    def lay_out(self, outlook: Outlook) -> Layout:
+        """Say what the next step holds; may wait for data."""
+
+    def fetch(self, number: int) -> Any:
+        """Return the batch of a pass of the step laid out last, on the worker's device. In order, each once."""
+
+    def close(self) -> None:
+        """End what reads."""
 
 
 class ElasticLoader:
-    """Yields collated micro-batches of a map-style dataset. Made by ``Session.loader``."""
+    """Yields collated micro-batches of a dataset. Made by ``Session.loader``."""
 
-    def __init__(
-        self,
-        batches: Callable[[Fetch], Iterator[Any]],
-        dataset: Any,
-        collate: Callable[[Sequence[Any]], Any] | None,
-        threads: int,
-        device: torch.device,
-    ) -> None:
-        self.dataset = dataset
-        self.size = checked_size(dataset)
+    def __init__(self, batches: Callable[[], Iterator[Any]], recipe: Recipe) -> None:
+        self.dataset = recipe.dataset
         self._batches = batches
-        self._collate = collate or default_collate
-        self._pool = ThreadPoolExecutor(threads, "rex-data") if threads > 0 else None
-        self._device = device
 
     def __iter__(self) -> Iterator[Any]:
         """Iterate over what is left of the epoch; a step that the group could not complete is yielded again."""
-        return self._batches(self.fetch)
-
-    def fetch(self, indices: Indices) -> Any:
-        """Read and collate the samples at ``indices``, on the worker's device."""
-        if isinstance(self.dataset, TensorDataset) and self._collate is default_collate:
-            chosen = torch.from_numpy(indices)
-            return to_device([tensor[chosen] for tensor in self.dataset.tensors], self._device)
-        rows: list[int] = indices.tolist()
-        if self._pool is not None:
-            samples = list(self._pool.map(self.dataset.__getitem__, rows))
-        elif hasattr(self.dataset, "__getitems__"):
-            samples = self.dataset.__getitems__(rows)
-        else:
-            samples = [self.dataset[row] for row in rows]
-        return to_device(self._collate(samples), self._device)
+        return self._batches()
 
 
-def checked_size(dataset: Any) -> int:
-    """Number of samples. Raises ``UsageError`` for what cannot be sampled by index."""
-    if isinstance(dataset, IterableDataset) or not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
-        raise UsageError(
-            f"session.loader needs a map-style dataset (with __len__ and __getitem__), not {type(dataset).__name__}:"
-            " REX gives each worker samples by their index; give it the dataset, not a DataLoader or a stream"
+class MapSource:
+    """A map-style dataset: samples are read by their index."""
+
+    def __init__(self, recipe: Recipe, device: torch.device, epochs: int) -> None:
+        self.size = len(recipe.dataset)
+        self._device = device
+        self._epochs = epochs
+        self._order = EpochOrder(self.size, shuffle=recipe.shuffle)
+        self._reader = MapReader(recipe)
+        self._processes = (
+            Processes(self._reader, recipe, recipe.num_workers, device) if recipe.num_workers > 0 else None
         )
-    size = len(dataset)
-    if size < 1:
-        raise UsageError("session.loader: the dataset is empty")
-    return size
+        self._outlook: Outlook | None = None
+        self._layout: Layout | None = None
+
+    def lay_out(self, outlook: Outlook) -> Layout:
+        """Lay the next step out; waits for nothing."""
+        self._outlook = outlook
+        self._layout = outlook.lay_out(self.size - outlook.position.offset)
+        return self._layout
+
+    def fetch(self, number: int) -> Any:
+        """Return a pass's batch."""
+        if self._outlook is None or self._layout is None:
+            raise RuntimeError("no step was laid out")
+        seed, part = self._outlook.position.seed, self._layout.passes[number]
+        if self._processes is None:
+            batch = self._reader.in_this_process(self._order.rows(seed, part))
+        else:
+            batch = self._processes.take((seed, part), lambda: self._onwards(number))
+        return to_device(batch, self._device)
+
+    def _onwards(self, number: int) -> Iterator[Guess]:
+        """Guess which passes come: the rest of this step, then what follows if nothing changes."""
+        outlook, layout = self._outlook, self._layout
+        seed = 0 if outlook is None else outlook.position.seed
+        while outlook is not None and layout is not None and outlook.position.epoch < self._epochs:
+            for part in layout.passes[number:]:
+                yield (seed, part), (seed, part.epoch, self._order.rows(seed, part))
+            outlook, number = outlook.after(layout), 0
+            layout = outlook.lay_out(self.size - outlook.position.offset)
+
+    def close(self) -> None:
+        """End the processes."""
+        if self._processes is not None:
+            self._processes.close()
+
+
+class MapReader:
+    """Reads samples by their index and collates them."""
+
+    def __init__(self, recipe: Recipe) -> None:
+        self.dataset = recipe.dataset
+        self._collate = recipe.collate
+
+    def in_this_process(self, rows: Indices) -> Any:
+        """Read the samples ``rows``; what they draw at random comes from the script's own generators."""
+        if isinstance(self.dataset, TensorDataset) and self._collate is default_collate:
+            chosen = torch.from_numpy(rows)
+            return [tensor[chosen] for tensor in self.dataset.tensors]
+        if hasattr(self.dataset, "__getitems__"):
+            return self._collate(self.dataset.__getitems__(rows.tolist()))
+        return self._collate([self.dataset[row] for row in rows.tolist()])
+
+    def read(self, task: tuple[int, int, Indices], wanted: Callable[[], bool]) -> Any:
+        """Read the samples of ``task``, (seed, epoch, rows), each with randomness of its own; in a reading process."""
+        seed, epoch, rows = task
+        if hasattr(self.dataset, "__getitems__"):
+            seed_generators(seed_of(seed, epoch, int(rows[0])))
+            return self._collate(self.dataset.__getitems__(rows.tolist()))
+        samples = []
+        for row in rows.tolist():
+            if not wanted():
+                return None
+            seed_generators(seed_of(seed, epoch, row))
+            samples.append(self.dataset[row])
+        return self._collate(samples)
 
 
 def to_device(batch: Any, device: torch.device) -> Any:

@@ -1,10 +1,13 @@
 """Which worker trains on which samples, so that each sample counts exactly once however the group changes.
 
-The usual per-rank samplers remember how far each rank came; after a resize that is worthless, and samples are lost
-or seen twice. Here the whole state of the data is a ``Position``: (seed, epoch, offset). A step takes the next
-``global batch`` entries of the epoch's permutation, and the plan decides who takes which part of them. Nothing else
-is remembered, so a step that was not applied is simply taken again, by whoever is there then, and a checkpoint
-serves any world size.
+The usual per-rank samplers remember how far each rank came; after a resize that is worthless, and samples are lost or
+seen twice. Here the whole state of the data is a ``Position``: (seed, epoch, offset). A step takes the next ``global
+batch`` entries of the epoch's permutation, and the plan decides who takes which part of them. Nothing else is
+remembered, so a step that was not applied is simply taken again, by whoever is there then, and a checkpoint serves
+any world size.
+
+Samples are named by their place in the epoch's order, a permutation or a stream's own order, so that a micro-batch is
+told by two numbers and what was fetched ahead of time can be recognised when it is wanted.
 
 Pure: neither torch nor any I/O.
 """
@@ -13,11 +16,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
 Indices = NDArray[np.int64]
+
+FILLER_SAMPLES = 2
+"""A worker without a share in a step computes on this many samples, with weight 0 (one alone upsets batch norm)."""
 
 
 @dataclass(frozen=True)
@@ -28,16 +35,13 @@ class Position:
     epoch: int = 0
     offset: int = 0
 
-    def take(self, size: int, global_batch: int) -> int:
-        """Samples of the next step: ``global_batch``, or what is left of the ``size`` samples of the epoch."""
-        return min(global_batch, size - self.offset)
-
-    def advance(self, count: int, size: int) -> Position:
+    def advance(self, count: int, *, ends_epoch: bool) -> Position:
         """Return the position after ``count`` samples were applied; the epoch's last sample opens the next epoch."""
-        offset = self.offset + count
-        if count < 1 or offset > size:
-            raise ValueError(f"a step of {count} samples does not fit: {self.offset} of {size} are used")
-        return replace(self, epoch=self.epoch + 1, offset=0) if offset == size else replace(self, offset=offset)
+        if count < 1:
+            raise ValueError(f"a step of {count} samples cannot be applied")
+        if ends_epoch:
+            return replace(self, epoch=self.epoch + 1, offset=0)
+        return replace(self, offset=self.offset + count)
 
 
 def permutation(seed: int, epoch: int, size: int) -> Indices:
@@ -73,39 +77,112 @@ def without_singles(parts: Sequence[int], shares: Sequence[int]) -> list[int]:
     return parts
 
 
-def micro_batches(indices: Indices, accumulation: int, ceiling: int | None = None, smallest: int = 1) -> list[Indices]:
-    """Cut a worker's samples of one step into passes of nearly equal size.
+def micro_batches(count: int, accumulation: int, ceiling: int | None = None, smallest: int = 1) -> list[int]:
+    """Sizes of the passes in which a worker takes its ``count`` samples of one step; they differ by one at most.
 
     There are ``accumulation`` passes: fewer when one would have less than ``smallest`` samples, more when one would
     exceed ``ceiling``.
     """
-    passes = max(1, min(accumulation, len(indices) // smallest))
+    passes = max(1, min(accumulation, count // smallest))
     if ceiling is not None:
-        passes = max(passes, -(-len(indices) // ceiling))
-    return np.array_split(indices, passes)
+        passes = max(passes, -(-count // ceiling))
+    size, larger = divmod(count, passes)
+    return [size + 1] * larger + [size] * (passes - larger)
+
+
+@dataclass(frozen=True)
+class MicroBatch:
+    """The samples of one pass: those at ``start`` to ``stop`` in the order of ``epoch``."""
+
+    epoch: int
+    start: int
+    stop: int
+    filler: bool = False
+    """For a worker without a share: the sample at ``start``, ``FILLER_SAMPLES`` times, which counts for nothing."""
+
+    def __len__(self) -> int:
+        return FILLER_SAMPLES if self.filler else self.stop - self.start
+
+
+@dataclass(frozen=True)
+class Layout:
+    """One step as one worker takes it."""
+
+    passes: tuple[MicroBatch, ...]
+    share: int
+    """This worker's samples; 0: its only pass is a filler."""
+    total: int
+    """The group's samples."""
+    ends_epoch: bool
+    mark: int = 0
+    """Checksum of what a stream gave, to be the same on all workers; below 2**32."""
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """What the next step is made from; the steps after it, too, for as long as plan and group stay."""
+
+    position: Position
+    local_batches: tuple[int, ...]
+    """The plan's samples per step, in rank order."""
+    rank: int
+    accumulation: int = 1
+    ceiling: int | None = None
+    """Largest micro-batch that this worker's memory holds, once it was found out."""
+    pairs: bool = False
+    """No micro-batch of one sample, if that can be avoided."""
+
+    @property
+    def global_batch(self) -> int:
+        """Samples of a whole step."""
+        return sum(self.local_batches)
+
+    def cut(self, share: int) -> list[int]:
+        """Sizes of this worker's passes with a share of ``share`` samples."""
+        return micro_batches(share, self.accumulation, self.ceiling, smallest=1 + self.pairs)
+
+    def lay_out(self, left: int, mark: int = 0) -> Layout:
+        """Lay the step out with ``left`` samples left in the epoch; its last step may be short."""
+        position, global_batch = self.position, self.global_batch
+        if left < 1:
+            raise ValueError(f"no samples are left in epoch {position.epoch} at {position.offset}")
+        total = min(global_batch, left)
+        parts: Sequence[int] = self.local_batches
+        if total < global_batch:
+            parts = split_in_proportion(total, parts)
+            if self.pairs:
+                parts = without_singles(parts, self.local_batches)
+        share, start = parts[self.rank], position.offset + sum(parts[: self.rank])
+        if share:
+            edges = list(accumulate(self.cut(share), initial=start))
+            passes = tuple(MicroBatch(position.epoch, a, b) for a, b in pairwise(edges))
+        else:
+            passes = (MicroBatch(position.epoch, position.offset, position.offset + 1, filler=True),)
+        return Layout(passes, share, total, ends_epoch=total == left, mark=mark)
+
+    def after(self, layout: Layout) -> Outlook:
+        """Return what follows when ``layout`` is applied and nothing else changes."""
+        return replace(self, position=self.position.advance(layout.total, ends_epoch=layout.ends_epoch))
 
 
 class EpochOrder:
-    """The permutation of the epoch at hand, kept because all steps of the epoch read it."""
+    """Which sample is at which place of an epoch: a permutation, or the dataset's own order."""
 
-    def __init__(self, size: int, pairs: bool = False) -> None:
-        """``pairs``: in a short step give nobody a single sample, if that can be avoided."""
+    def __init__(self, size: int, *, shuffle: bool = True) -> None:
         if size < 1:
             raise ValueError("a dataset needs at least one sample")
         self.size = size
-        self._pairs = pairs
+        self._shuffle = shuffle
         self._key: tuple[int, int] | None = None
         self._order: Indices = np.empty(0, dtype=np.int64)
 
-    def step(self, position: Position, local_batches: Sequence[int]) -> list[Indices]:
-        """Return each rank's sample indices of the next step, in rank order; the last step of an epoch may be short."""
-        key = (position.seed, position.epoch)
-        if key != self._key:
-            self._order, self._key = permutation(position.seed, position.epoch, self.size), key
-        global_batch = sum(local_batches)
-        total = position.take(self.size, global_batch)
-        parts = list(local_batches) if total == global_batch else split_in_proportion(total, local_batches)
-        if self._pairs and total < global_batch:
-            parts = without_singles(parts, local_batches)
-        ends = position.offset + np.cumsum(parts)
-        return [self._order[end - part : end] for part, end in zip(parts, ends, strict=True)]
+    def rows(self, seed: int, part: MicroBatch) -> Indices:
+        """Return the indices of a micro-batch's samples: shape (len(part),)."""
+        if not self._shuffle:
+            rows = np.arange(part.start, part.stop)
+        else:
+            if (seed, part.epoch) != self._key:
+                # Kept, because all steps of the epoch read it.
+                self._order, self._key = permutation(seed, part.epoch, self.size), (seed, part.epoch)
+            rows = self._order[part.start : part.stop]
+        return rows.repeat(FILLER_SAMPLES) if part.filler else rows

@@ -49,8 +49,9 @@ from rex_worker.meeting import Meeting
 from rex_worker.optimizer import ElasticOptimizer, ElasticScheduler
 from rex_worker.participation import Participation
 from rex_worker.protocol import Metrics, Plan, Ready
+from rex_worker.rates import Rates, is_adaptive
 from rex_worker.recipe import Recipe, checked_size, recipe
-from rex_worker.replica import Progress, Replica
+from rex_worker.replica import Progress, Replica, Stateful
 from rex_worker.sampler import Position
 from rex_worker.streams import StreamSource
 from rex_worker.timing import clock_of
@@ -353,7 +354,9 @@ class Session:
         else:
             source = MapSource(self._recipe, self.device, self._total_epochs)
         self._source = source
-        replica = Replica(model, optimizer, scheduler, Progress(Position(self._environment.seed)), source.size)
+        rates = Rates(optimizer)
+        extras: dict[str, Stateful] = {"rates": rates}
+        replica = Replica(model, optimizer, scheduler, Progress(Position(self._environment.seed)), source.size, extras)
         guard, headroom = guarded(model, self.device, self._pacer, self._environment.worker_id, self._link)
         training = Training(
             self._participation,
@@ -366,6 +369,7 @@ class Session:
             self.device,
             self._pacer,
             headroom,
+            rates,
         )
         guard.passes = training
         self._replica, self._training, self._gate.training = replica, training, training
@@ -375,7 +379,7 @@ class Session:
             self._link.found(self._recipe.batch_size)
         else:
             length = self._recipe.length
-            ready = Ready(dataset_size=length, total_samples=length * self._total_epochs)
+            ready = Ready(dataset_size=length, total_samples=length * self._total_epochs, adaptive=is_adaptive(optimizer))
             self._link.standing.ready = ready
             self._link.send(ready)
         return training, replica

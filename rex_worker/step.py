@@ -33,6 +33,8 @@ class Step:
     handed_out: int = 0
     backwards: int = 0
     fate: Literal["open", "reduced", "applied", "void"] = "open"
+    schedule_steps: int = 0
+    """How far a schedule moves on with it, once it is applied."""
     no_memory: str | None = None
     """What the device said when its memory did not suffice for this worker's part."""
     loss: float = 0.0

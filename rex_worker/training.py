@@ -28,6 +28,7 @@ from rex_worker.link import Link
 from rex_worker.loader import Source
 from rex_worker.participation import Participation, Term
 from rex_worker.protocol import Mark, Plan
+from rex_worker.rates import Rates, schedule_steps
 from rex_worker.replica import Replica
 from rex_worker.sampler import Outlook
 from rex_worker.step import Step
@@ -52,6 +53,7 @@ class Training:
         device: torch.device,
         pacer: Pacer | None,
         headroom: Headroom,
+        rates: Rates,
     ) -> None:
         self._participation = participation
         self._link = link
@@ -63,6 +65,7 @@ class Training:
         self._device = device
         self._pacer = pacer
         self._headroom = headroom
+        self._rates = rates
         self._step: Step | None = None
         self._latest: Step | None = None
         """The newest step, also when the script's loop was left."""
@@ -335,8 +338,9 @@ class Training:
 
     @property
     def learning_rate_factor(self) -> float:
-        """The running plan's factor on the base learning rate."""
-        return self._participation.present.plan.learning_rate_factor
+        """What the base learning rate is multiplied with at the update of the step at hand."""
+        step = self._step.total if self._step is not None else 0
+        return self._rates.factor(self._participation.present.plan, self._replica.progress.samples + step)
 
     def may_clear(self) -> bool:
         """Whether gradients may be cleared: none of an unfinished step are there."""
@@ -370,6 +374,8 @@ class Training:
         now = time.perf_counter()
         elapsed_s = None if self._last_end is None else now - self._last_end
         self._last_end = now
+        self._rates.applied(plan)
+        step.schedule_steps = schedule_steps(plan, before.position, step.total, ends_epoch=step.ends_epoch)
         self._headroom.applied(max(len(part) for part in step.passes))
         report = step.report(before, after, plan.version, elapsed_s, self._headroom.peak())
         self._link.report(plan.generation, report)
@@ -378,6 +384,10 @@ class Training:
         """Whether a scheduler moves on: after an applied update, or between epochs that this worker really lived."""
         step = self._step
         return not self._replica.overtaken if step is None else step.fate == "applied"
+
+    def schedule_steps(self) -> int:
+        """By how many steps a scheduler moves on, if it goes by samples; by one between epochs."""
+        return 1 if self._step is None else self._step.schedule_steps
 
     # --- beside the steps -------------------------------------------------------------------------------------------
 

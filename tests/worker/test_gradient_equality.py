@@ -69,7 +69,8 @@ def averaged(
     for replica, exchange, averager, batch, passes in zip(
         replicas, exchanges, averagers, batches, accumulation, strict=True
     ):
-        mine = micro_batches(np.arange(start, start + batch), passes) if batch else []
+        edges = np.cumsum(micro_batches(batch, passes))[:-1]
+        mine = np.split(np.arange(start, start + batch), edges) if batch else []
         start += batch
         for number, part in enumerate(mine):
             if overlap and number == len(mine) - 1:

@@ -9,26 +9,39 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rex_worker.sampler import EpochOrder, Position, micro_batches, permutation, split_in_proportion
+from rex_worker.sampler import EpochOrder, Layout, Outlook, Position, micro_batches, permutation, split_in_proportion
 
 
 class Job:
     """A group as its sampler sees it: steps applied or lost, and a checkpoint to fall back on."""
 
     def __init__(self, size: int, seed: int) -> None:
+        self.size = size
         self.order = EpochOrder(size)
         self.position = Position(seed)
         self.used: list[tuple[int, int]] = []
         """(epoch, sample) of every applied step, in order."""
         self.kept = (self.position, 0)
 
-    def step(self, batches: list[int], applied: bool) -> None:
-        parts = self.order.step(self.position, batches)
-        assert all(len(part) <= batch for part, batch in zip(parts, batches, strict=True))
+    def step(self, batches: list[int], applied: bool, accumulation: int = 1, ceiling: int | None = None) -> None:
+        layouts = [
+            Outlook(self.position, tuple(batches), rank, accumulation, ceiling).lay_out(
+                self.size - self.position.offset
+            )
+            for rank in range(len(batches))
+        ]
+        assert all(layout.share <= batch for layout, batch in zip(layouts, batches, strict=True))
+        assert len({(layout.total, layout.ends_epoch) for layout in layouts}) == 1
+        taken = [index for layout in layouts for index in self.taken(layout)]
+        assert len(taken) == layouts[0].total
         if applied:
-            taken = [int(index) for part in parts for index in part]
             self.used += [(self.position.epoch, index) for index in taken]
-            self.position = self.position.advance(len(taken), self.order.size)
+            self.position = self.position.advance(len(taken), ends_epoch=layouts[0].ends_epoch)
+
+    def taken(self, layout: Layout) -> list[int]:
+        rows = [self.order.rows(self.position.seed, part).tolist() for part in layout.passes]
+        assert [len(part) for part in rows] == [len(part) for part in layout.passes]
+        return [index for part in rows for index in part] if layout.share else []
 
     def keep(self) -> None:
         self.kept = (self.position, len(self.used))
@@ -43,6 +56,7 @@ events = st.one_of(
     st.tuples(st.just("plan"), splits),
     st.tuples(st.just("steps"), st.integers(1, 12)),
     st.tuples(st.just("lost step"), st.just(0)),
+    st.tuples(st.just("passes"), st.tuples(st.integers(1, 5), st.none() | st.integers(1, 9))),
     st.tuples(st.just("keep"), st.just(0)),
     st.tuples(st.just("all die"), st.just(0)),
 )
@@ -54,15 +68,18 @@ def test_any_history_of_resizes_losses_and_resumes_uses_each_sample_once(
     size: int, seed: int, history: list[tuple[str, object]], last: list[int]
 ) -> None:
     job, batches = Job(size, seed), [3]
+    passes: tuple[int, int | None] = (1, None)
     for kind, value in history:
         match kind, value:
             case "plan", list():
                 batches = value
             case "steps", int():
                 for _ in range(value):
-                    job.step(batches, applied=True)
+                    job.step(batches, True, *passes)
+            case "passes", (int(), _):
+                passes = value  # type: ignore[assignment]
             case "lost step", _:
-                job.step(batches, applied=False)
+                job.step(batches, False, *passes)
             case "keep", _:
                 job.keep()
             case "all die", _:
@@ -134,9 +151,16 @@ def test_c_109_workers_agree_on_the_order_and_epochs_differ() -> None:
     assert all((permutation(7, epoch, 1000) == order).all() for epoch, order in enumerate(orders))
     assert len({order.tobytes() for order in orders}) == 4
     newcomer, old = EpochOrder(1000), EpochOrder(1000)
-    old.step(Position(7, 0, 0), [10])
-    position = Position(7, 3, 40)
-    assert [p.tolist() for p in newcomer.step(position, [5, 7])] == [p.tolist() for p in old.step(position, [5, 7])]
+    layout = Outlook(Position(7, 3, 40), (5, 7), rank=1).lay_out(960)
+    old.rows(7, Outlook(Position(7), (10,), rank=0).lay_out(1000).passes[0])
+    assert [newcomer.rows(7, p).tolist() for p in layout.passes] == [old.rows(7, p).tolist() for p in layout.passes]
+
+
+def test_without_shuffling_each_epoch_has_the_datasets_own_order() -> None:
+    order = EpochOrder(100, shuffle=False)
+    for epoch in range(2):
+        (part,) = Outlook(Position(7, epoch, 40), (10,), rank=0).lay_out(60).passes
+        assert order.rows(7, part).tolist() == list(range(40, 50))
 
 
 @given(total=st.integers(0, 5000), shares=st.lists(st.integers(1, 500), min_size=1, max_size=12))
@@ -150,13 +174,15 @@ def test_a_split_in_proportion_sums_and_gives_nobody_more_than_its_share(total: 
 
 @given(count=st.integers(1, 200), accumulation=st.integers(1, 20), ceiling=st.none() | st.integers(1, 50))
 def test_micro_batches_keep_each_sample_and_the_ceiling(count: int, accumulation: int, ceiling: int | None) -> None:
-    passes = micro_batches(np.arange(count), accumulation, ceiling)
-    assert np.concatenate(passes).tolist() == list(range(count))
-    assert all(1 <= len(part) <= (ceiling or count) for part in passes)
-    assert max(map(len, passes)) - min(map(len, passes)) <= 1
+    passes = micro_batches(count, accumulation, ceiling)
+    assert sum(passes) == count
+    assert all(1 <= size <= (ceiling or count) for size in passes)
+    assert max(passes) - min(passes) <= 1
     assert len(passes) >= min(accumulation, count)
 
 
-def test_a_step_that_does_not_fit_is_refused() -> None:
-    with pytest.raises(ValueError, match="does not fit: 8 of 10 are used"):
-        Position(0, 0, 8).advance(3, 10)
+def test_a_step_without_samples_is_refused() -> None:
+    with pytest.raises(ValueError, match="no samples are left in epoch 2 at 10"):
+        Outlook(Position(0, 2, 10), (5,), rank=0).lay_out(0)
+    with pytest.raises(ValueError, match="a step of 0 samples"):
+        Position(0, 0, 8).advance(0, ends_epoch=False)
