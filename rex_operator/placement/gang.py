@@ -4,6 +4,8 @@ Workers that exist are kept. A job below its minimum (or with a pool below its o
 finds room at once; otherwise it starts nothing and holds nothing. Above the minimum it grows in the order in which the
 user listed the pools. Pods of other jobs that are made but not yet bound are put on the nodes first, so that two
 decisions in a row cannot both count on the same device.
+
+All numbers are of workers; a pod with several devices has as many of them, which come and go together.
 """
 
 from __future__ import annotations
@@ -24,9 +26,9 @@ class Placement:
     """What should happen to a job's workers."""
 
     add: Mapping[str, int]
-    """New workers per pool."""
+    """New pods per pool."""
     drop: tuple[str, ...] = ()
-    """Workers to drain, by id."""
+    """Pods to drain, by the id of their worker or workers."""
     feasible: bool = True
     """Whether the minimum is met, with ``add``."""
     no_match: bool = False
@@ -49,16 +51,18 @@ def place(
         pools: the job's pools in the user's order.
         workers_min: least workers over all pools; below it nothing is started.
         workers_max: most workers over all pools.
-        live: the job's workers that are not on their way out.
+        live: the job's pods that are not on their way out.
         nodes: the cluster, ``free`` counting everyone's bound pods; None when nodes cannot be read, which counts as
             room for everything.
         reserved: what is asked by pods that exist, of any job, but are bound to no node yet.
     """
-    counts = Counter(worker.pool for worker in live)
+    counts: Counter[str] = Counter()
+    for pod in live:
+        counts[pod.pool] += pod.devices
     pool_min = {pool.name: pool.min_workers for pool in pools}
     pool_max = {pool.name: pool.max_workers for pool in pools}
     short = [pool for pool in pools if counts[pool.name] < pool.min_workers]
-    surplus = len(live) + sum(pool.min_workers - counts[pool.name] for pool in short) - workers_max
+    surplus = counts.total() + sum(pool.min_workers - counts[pool.name] for pool in short) - workers_max
     if live and (surplus > 0 or any(counts[name] > pool_max.get(name, 0) for name in counts)):
         drop = choose_victims(live, surplus, pool_min, pool_max)
         return Placement({}, tuple(drop), message="more workers than workers.max or a pool's maxWorkers allows")
@@ -71,19 +75,21 @@ def place(
     add: Counter[str] = Counter()
 
     def grow(pool: PoolRequest, wanted: int) -> None:
-        add[pool.name] += wanted if room is None else room.put_up_to(pool.demand, wanted)
+        pods = wanted // pool.devices
+        add[pool.name] += pool.devices * (pods if room is None else room.put_up_to(pool.demand, pods))
 
     for pool in short:
         grow(pool, pool.min_workers - counts[pool.name])
     for pool in pools:
-        open_places = workers_max - len(live) - add.total()
+        open_places = workers_max - counts.total() - add.total()
         grow(pool, max(0, min(open_places, pool.max_workers - counts[pool.name] - add[pool.name])))
 
-    total = len(live) + add.total()
+    total = counts.total() + add.total()
     feasible = total >= workers_min and all(counts[p.name] + add[p.name] >= p.min_workers for p in pools)
-    message = "" if total >= workers_max or nodes is None else _shortage(pools, workers_max, total, left)
+    message = "" if nodes is None else _shortage(pools, counts + add, workers_max - total, left)
     if feasible:
-        return Placement({name: n for name, n in add.items() if n}, message=message)
+        pods = {pool.name: add[pool.name] // pool.devices for pool in pools if add[pool.name]}
+        return Placement(pods, message=message)
     no_match = nodes is not None and _unmatchable(pools, workers_min, nodes)
     short_of = ", ".join(
         f"pool {p.name} needs {p.min_workers}" for p in short if add[p.name] + counts[p.name] < p.min_workers
@@ -92,8 +98,8 @@ def place(
     return Placement({}, feasible=False, no_match=no_match, message=f"{head}: {message or 'too little room'}")
 
 
-def _shortage(pools: Sequence[PoolRequest], wanted: int, total: int, nodes: Sequence[Node]) -> str:
-    if total >= min(wanted, sum(pool.max_workers for pool in pools)):
+def _shortage(pools: Sequence[PoolRequest], counts: Mapping[str, int], places: int, nodes: Sequence[Node]) -> str:
+    if all(pool.devices > min(places, pool.max_workers - counts.get(pool.name, 0)) for pool in pools):
         return ""
     return "; ".join(explain(pool, nodes) for pool in pools)
 

@@ -75,12 +75,14 @@ class Demand:
 
 @dataclass(frozen=True)
 class PoolRequest:
-    """One pool of a job: how many workers it may have and what each of them asks."""
+    """One pool of a job: how many workers it may have and what a pod of them asks."""
 
     name: str
     min_workers: int
     max_workers: int
     demand: Demand
+    devices: int = 1
+    """Workers of a pod; the numbers of workers are multiples of it."""
 
 
 def selects(selector: Mapping[str, str], labels: Mapping[str, str]) -> bool:

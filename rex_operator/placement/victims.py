@@ -2,7 +2,7 @@
 
 A random choice loses healthy workers while those on a node that is about to vanish stay. So what is doomed goes first,
 then what has not joined yet, then the slowest; rank 0, which keeps the checkpoints, goes last. No pool is brought below
-its own minimum while another can give.
+its own minimum while another can give. The workers of a pod go together, so no more pods go than must.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Live:
-    """A worker that exists and is not on its way out."""
+    """A pod with its workers that exists and is not on its way out."""
 
     worker_id: str
     pool: str
@@ -23,37 +23,45 @@ class Live:
     speed: float | None = None
     """Samples per second of its own computing; None before it is known."""
     rank: int | None = None
-    """Its rank in the running generation; None outside."""
+    """Its rank (of several workers, the lowest) in the running generation; None outside."""
+    devices: int = 1
+    """Its workers."""
 
 
 def choose_victims(
     live: Sequence[Live], count: int, pool_min: Mapping[str, int], pool_max: Mapping[str, int] | None = None
 ) -> list[str]:
-    """Name ``count`` workers to drop, and those above a pool's maximum in any case.
+    """Name pods with ``count`` workers to drop, and those above a pool's maximum in any case.
 
-    The order is the same for the same input, so that a repeated decision names the same workers.
+    The order is the same for the same input, so that a repeated decision names the same pods.
     """
     order = sorted(live, key=_urgency)
-    left = Counter(worker.pool for worker in live)
-    gone: list[str] = []
+    left: Counter[str] = Counter()
+    for pod in live:
+        left[pod.pool] += pod.devices
+    gone: list[Live] = []
 
-    def drop(worker: Live) -> None:
-        gone.append(worker.worker_id)
-        left[worker.pool] -= 1
+    def drop(pod: Live) -> None:
+        gone.append(pod)
+        left[pod.pool] -= pod.devices
 
-    for worker in order:
-        if pool_max is not None and left[worker.pool] > pool_max.get(worker.pool, 0):
-            drop(worker)
+    for pod in order:
+        if pool_max is not None and left[pod.pool] > pool_max.get(pod.pool, 0):
+            drop(pod)
+    certain = len(gone)
     for respect_pool_min in (True, False):
-        for worker in order:
-            if len(gone) >= count:
-                return gone
-            if worker.worker_id in gone:
+        for pod in order:
+            if sum(victim.devices for victim in gone) >= count:
+                break
+            if pod in gone:
                 continue
-            if respect_pool_min and left[worker.pool] <= pool_min.get(worker.pool, 0):
+            if respect_pool_min and left[pod.pool] - pod.devices < pool_min.get(pod.pool, 0):
                 continue
-            drop(worker)
-    return gone
+            drop(pod)
+    for pod in gone[certain:]:  # a large pod that went last may have made a small one's going needless
+        if sum(victim.devices for victim in gone) - pod.devices >= count:
+            gone.remove(pod)
+    return [pod.worker_id for pod in gone]
 
 
 def _urgency(worker: Live) -> tuple[bool, bool, bool, float, int, str]:

@@ -36,8 +36,8 @@ def ask(device: str, gpus: int = 1, tolerations: tuple[Toleration, ...] = ()) ->
     return Demand({GPU: Decimal(gpus), "pods": Decimal(1)}, {"rex.dev/device": device}, tolerations)
 
 
-def pool(name: str, device: str, most: int, least: int = 0, gpus: int = 1) -> PoolRequest:
-    return PoolRequest(name, least, most, ask(device, gpus))
+def pool(name: str, device: str, most: int, least: int = 0, gpus: int = 1, devices: int = 1) -> PoolRequest:
+    return PoolRequest(name, least, most, ask(device, gpus * devices), devices)
 
 
 def workers(**counts: int) -> list[Live]:
