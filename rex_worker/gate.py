@@ -30,6 +30,9 @@ class StepGate(Protocol):
     def may_schedule(self) -> bool:
         """Whether a scheduler moves on now."""
 
+    def schedule_steps(self) -> int:
+        """By how many steps, if it goes by samples: one per initial batch's worth of them."""
+
 
 class LateGate:
     """Answers for a session that has not begun; then for its training, once that is put into ``training``."""
@@ -60,3 +63,7 @@ class LateGate:
     def may_schedule(self) -> bool:
         """A script may set its schedule up as it likes."""
         return self.training is None or self.training.may_schedule()
+
+    def schedule_steps(self) -> int:
+        """As often as the script calls."""
+        return 1 if self.training is None else self.training.schedule_steps()

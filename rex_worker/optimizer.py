@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
@@ -97,15 +96,24 @@ class ElasticOptimizer(Optimizer):
 
 
 class ElasticScheduler:
-    """Wraps a torch scheduler: a call inside the loop counts once per update, and not for a void step."""
+    """Wraps a torch scheduler: it stands where it would after as many samples in batches of the initial size.
 
-    def __init__(self, inner: Any, gate: StepGate) -> None:
+    A call inside the loop counts only after an applied update, and then for as many steps as the update's samples are
+    worth: with twice the batch two, with half of it none or one. With ``by_updates``, and for a call with arguments
+    (a metric, a position), it counts once. Between epochs a call is a call.
+    """
+
+    def __init__(self, inner: Any, gate: StepGate, *, by_updates: bool = False) -> None:
         self._inner = inner
         self._gate = gate
+        self._by_updates = by_updates
 
     def step(self, *args: Any, **kwargs: Any) -> None:
-        """Move the schedule on by one, where the loop has made one update (or one epoch)."""
-        if self._gate.may_schedule():
+        """Move the schedule on, where the loop has made an update (or an epoch)."""
+        if not self._gate.may_schedule():
+            return
+        once = self._by_updates or args or kwargs
+        for _ in range(1 if once else self._gate.schedule_steps()):
             self._inner.step(*args, **kwargs)
 
     def __getattr__(self, name: str) -> Any:
@@ -118,15 +126,25 @@ def _step(optimizer: Optimizer) -> None:
 
 @contextmanager
 def scaled_rates(optimizer: Optimizer, factor: float) -> Iterator[None]:
-    """Let the optimiser's rates be ``factor`` times the base rates for the time of the block."""
-    bases = [group["lr"] for group in optimizer.param_groups]
-    for group, base in zip(optimizer.param_groups, bases, strict=True):
-        if isinstance(base, Tensor):
-            group["lr"] = base.clone().mul_(torch.as_tensor(factor, dtype=base.dtype, device=base.device))
-        else:
-            group["lr"] = base * factor
+    """Let the optimiser's rates be ``factor`` times the base rates for the time of the block.
+
+    A rate that is a tensor stays the same tensor: a captured graph reads it where it lies.
+    """
+    if factor == 1.0:
+        yield
+        return
+    rates = [group["lr"] for group in optimizer.param_groups]
+    tensors = {id(rate): rate for rate in rates if isinstance(rate, Tensor)}
+    bases = {key: rate.clone() for key, rate in tensors.items()}
+    for rate in tensors.values():
+        rate.mul_(factor)
+    for group, rate in zip(optimizer.param_groups, rates, strict=True):
+        if not isinstance(rate, Tensor):
+            group["lr"] = rate * factor
     try:
         yield
     finally:
-        for group, base in zip(optimizer.param_groups, bases, strict=True):
-            group["lr"] = base
+        for key, rate in tensors.items():
+            rate.copy_(bases[key])
+        for group, rate in zip(optimizer.param_groups, rates, strict=True):
+            group["lr"] = rate

@@ -23,7 +23,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from types import TracebackType
-from typing import Any, Self, TypeVar, overload
+from typing import Any, Literal, Self, TypeVar, overload
 
 import torch
 from torch import Tensor
@@ -130,14 +130,30 @@ class Session:
 
     @overload
     def prepare(
-        self, model: ModelT, optimizer: OptimizerT, scheduler: SchedulerT
+        self,
+        model: ModelT,
+        optimizer: OptimizerT,
+        scheduler: SchedulerT,
+        *,
+        schedule_clock: Literal["samples", "updates"] = "samples",
     ) -> tuple[ModelT, OptimizerT, SchedulerT]: ...
 
-    def prepare(self, model: torch.nn.Module, optimizer: Optimizer, scheduler: Any = None) -> Any:
+    def prepare(
+        self,
+        model: torch.nn.Module,
+        optimizer: Optimizer,
+        scheduler: Any = None,
+        *,
+        schedule_clock: Literal["samples", "updates"] = "samples",
+    ) -> Any:
         """Take the model and its optimiser (and a learning-rate scheduler) into the session.
 
         The model is moved to ``session.device`` and is otherwise the same object; the optimiser (and scheduler) that
         comes back stands for the old one in the loop, with its methods, state and groups.
+
+        A scheduler that is stepped in the loop moves on by ``samples``: set it up for the updates that a run with
+        ``batch.initial`` makes, and it stands at the same rate after the same samples, whatever batches the plans ask
+        for. With ``schedule_clock="updates"`` it moves on by one with each update.
         """
         if self._prepared is not None:
             raise UsageError("session.prepare was called before; a session trains one model")
@@ -148,7 +164,9 @@ class Session:
             raise UsageError("the optimizer holds parameters that are not the model's; they would not be averaged")
         self._prepared = (model, optimizer, scheduler)
         wrapped = ElasticOptimizer(optimizer, self._gate)
-        return (model, wrapped) if scheduler is None else (model, wrapped, ElasticScheduler(scheduler, self._gate))
+        if scheduler is None:
+            return model, wrapped
+        return model, wrapped, ElasticScheduler(scheduler, self._gate, by_updates=schedule_clock == "updates")
 
     def loader(
         self,
@@ -320,6 +338,17 @@ class Session:
         return 0 if self._replica is None else self._replica.progress.samples
 
     @property
+    def progress(self) -> float:
+        """Share of the run that is done, 0 to 1: by samples, so that it grows evenly whatever the batches.
+
+        Of a stream that does not tell its length the epochs that are done count.
+        """
+        if self._replica is None or self._recipe is None:
+            return 0.0
+        position, length = self._replica.progress.position, self._recipe.length
+        return min(1.0, (position.epoch + (position.offset / length if length else 0.0)) / self._total_epochs)
+
+    @property
     def loss(self) -> float:
         """Mean loss over the last step's global batch."""
         return math.nan if self._training is None else self._training.loss
@@ -375,11 +404,8 @@ class Session:
         self._replica, self._training, self._gate.training = replica, training, training
         self._evaluation = SharedEvaluation(self._participation, replica, self.device)
         self._lifetime.begins_training(training, replica, self._total_epochs)
-        if isinstance(self._link, AloneLink):
-            self._link.found(self._recipe.batch_size)
-        else:
-            length = self._recipe.length
-            ready = Ready(dataset_size=length, total_samples=length * self._total_epochs, adaptive=is_adaptive(optimizer))
-            self._link.standing.ready = ready
-            self._link.send(ready)
+        length = self._recipe.length
+        samples, adaptive = length * self._total_epochs, is_adaptive(optimizer)
+        ready = Ready(dataset_size=length, total_samples=samples, adaptive=adaptive)
+        self._link.begin(self._recipe.batch_size, ready)
         return training, replica

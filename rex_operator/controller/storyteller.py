@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 from rex_operator.controller.events import Recorder
 from rex_operator.controller.names import Owner
 from rex_operator.controller.observation import Decision, Observation
 from rex_operator.controller.observe import Memory
 from rex_operator.planning import DecisionRecord
+from rex_operator.planning.types import DecisionKind
 
-_TOLD = frozenset(
-    {"trial-started", "accepted", "rejected", "inconclusive", "converged", "vetoed", "ceiling", "rebalanced"}
-)
+_TOLD = frozenset(get_args(DecisionKind)) - {"membership"}
 
 
 class Storyteller:

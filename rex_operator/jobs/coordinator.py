@@ -26,7 +26,7 @@ from rex_operator.jobs.saved import SavedState
 from rex_operator.jobs.view import JobView, Phase
 from rex_operator.jobs.viewing import make_view
 from rex_operator.planning import CannotPlan, DecisionRecord, PlanDraft, Planner, SearchRequest, SearchResult
-from rex_worker.protocol import Checkpointed, Down, Drain, Hello, OutOfMemory, Steps, Stop, Up
+from rex_worker.protocol import Checkpointed, Down, Drain, Hello, OutOfMemory, Ready, Steps, Stop, Up
 
 RESTART_GRACE_S = 30.0
 """After a restart of the operator no silence counts for this long: the workers must find the new one first."""
@@ -187,6 +187,9 @@ class Coordinator:
                 self._actions.append(Save())
             case OutOfMemory():
                 self._out_of_memory(life, message, now)
+            case Ready():
+                self.planner.optimizer_is(adaptive=message.adaptive)
+                self.known.take_in(life, message, now)
             case _:
                 self.known.take_in(life, message, now)
 

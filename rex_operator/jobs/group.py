@@ -50,6 +50,8 @@ class Group:
             saved.plan.accumulation,
             dict(saved.plan.local_batches),
             saved.plan.learning_rate_factor,
+            saved.plan.warmup_samples,
+            saved.plan.initial_batch,
         )
         group.membership = group._message(saved.checkpoint_step)
         return group
@@ -73,6 +75,8 @@ class Group:
             accumulation=draft.accumulation,
             local_batches=dict(draft.local_batches),
             learning_rate_factor=draft.learning_rate_factor,
+            warmup_samples=draft.warmup_samples,
+            initial_batch=draft.initial_batch,
             sync_mode=self.sync_mode,
         )
         return self.plan

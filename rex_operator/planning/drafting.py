@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from rex_operator.planning.cooldown import Cooldown
 from rex_operator.planning.knowledge import Knowledge
+from rex_operator.planning.learning_rate import noticeable
 from rex_operator.planning.policies import Policy, Scene
 from rex_operator.planning.split import smallest_accumulation
 from rex_operator.planning.types import CannotPlan, PlanDraft
@@ -23,8 +25,20 @@ class Drafting:
 
     def exactly(self, batch: int, accumulation: int, at: float) -> PlanDraft:
         """Return the plan for a batch in so many passes. Raises ``CannotPlan``."""
-        shares = self._policy.shares(self.scene(None, at), batch, accumulation)
-        return PlanDraft(batch, accumulation, shares, self._known.learning_rate_factor(batch))
+        known = self._known
+        return PlanDraft(
+            batch,
+            accumulation,
+            self._policy.shares(self.scene(None, at), batch, accumulation),
+            known.learning_rate_factor(batch),
+            known.warmup_samples(batch),
+            known.spec.batch.initial,
+        )
+
+    def rescaled(self, plan: PlanDraft) -> PlanDraft | None:
+        """Return the plan with the learning rate that the noise scale now asks for; None while that is the same."""
+        factor = self._known.learning_rate_factor(plan.global_batch)
+        return replace(plan, learning_rate_factor=factor) if noticeable(plan.learning_rate_factor, factor) else None
 
     def fitting(self, batch: int, accumulation: int, at: float) -> PlanDraft:
         """Return the plan for a batch, within the bounds and in more passes if memory wants it. Raises ``CannotPlan``.
@@ -41,4 +55,4 @@ class Drafting:
 
 def reshared(plan: PlanDraft, shares: Mapping[str, int]) -> PlanDraft:
     """Return the plan with other shares of the same batch."""
-    return PlanDraft(plan.global_batch, plan.accumulation, dict(shares), plan.learning_rate_factor)
+    return replace(plan, local_batches=dict(shares))

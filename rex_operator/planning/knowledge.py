@@ -10,7 +10,8 @@ from rex_operator.planning.cooldown import Cooldown
 from rex_operator.planning.devices import Devices
 from rex_operator.planning.gauge import Gauge
 from rex_operator.planning.history import History
-from rex_operator.planning.noise import NoiseEstimator, efficiency, learning_rate_factor
+from rex_operator.planning.learning_rate import learning_rate_factor, settled, warmup_length
+from rex_operator.planning.noise import NoiseEstimator, efficiency
 from rex_operator.planning.policies import Scene
 from rex_operator.planning.state import PlannerState
 from rex_operator.planning.types import PlanDraft, WorkerInfo
@@ -29,6 +30,8 @@ class Knowledge:
         self.workers: dict[str, WorkerInfo] = {}
         self.ingest = Ingest(validation.warmup_steps, min(max(2 * validation.max_steps, 512), _LONGEST_WINDOW))
         self.noise = NoiseEstimator(saved.noise if saved else None)
+        self.rate_noise = saved.rate_noise if saved else None
+        self.adaptive = saved.adaptive if saved else False
         self.devices = Devices(saved.devices if saved else None)
         self.gauge = Gauge(self.devices)
         self.history = History(saved.history if saved else ())
@@ -72,9 +75,21 @@ class Knowledge:
         return plan.global_batch * efficiency(noise_scale, plan.global_batch, self.spec.batch.initial)
 
     def learning_rate_factor(self, batch: int) -> float:
-        """Return the factor that goes with a batch."""
-        spec = self.spec
-        return learning_rate_factor(spec.learning_rate.scaling, batch, spec.batch.initial, self.noise_scale())
+        """Return the factor that goes with a batch, after a look at whether the noise scale it hangs on has moved."""
+
+        def factor(noise_scale: float | None) -> float:
+            spec = self.spec
+            scaling, initial = spec.learning_rate.scaling, spec.batch.initial
+            return learning_rate_factor(scaling, batch, initial, noise_scale, adaptive=self.adaptive)
+
+        if batch != self.spec.batch.initial:
+            self.rate_noise = settled(self.rate_noise, self.noise.scale(), factor)
+        return factor(self.rate_noise)
+
+    def warmup_samples(self, batch: int) -> int:
+        """Return the samples over which the rate climbs under a batch."""
+        rate = self.spec.learning_rate
+        return warmup_length(rate.scaling, rate.warmup_samples, batch, self.spec.batch.initial)
 
     def fits(self, plan: PlanDraft) -> bool:
         """Return whether no share of the plan passes a known memory ceiling."""

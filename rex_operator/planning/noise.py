@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 
@@ -28,8 +27,6 @@ _ACCIDENT = 1e100
 """A squared norm above this is no estimate; its square would not be finite."""
 LARGEST = 1e9
 """Largest noise scale that is told, in samples."""
-
-Scaling = Literal["adascale", "linear", "sqrt", "none"]
 
 
 def pooled_estimate(local_batches: Sample, local_sq: Sample, global_sq: float) -> tuple[float, float] | None:
@@ -150,24 +147,3 @@ def efficiency(noise_scale: float, batch: float, initial: int) -> float:
     Above 1 below the initial batch. phi and batches are in samples.
     """
     return (noise_scale + initial) / (noise_scale + batch)
-
-
-def learning_rate_factor(scaling: Scaling, batch: int, initial: int, noise_scale: float | None) -> float:
-    """Return what the base learning rate is multiplied with at ``batch``.
-
-    Always relative to ``initial``, never to what ran before, so that any path of changes that ends at the same batch
-    ends at the same rate (C-110); exactly 1 at ``initial``. AdaScale's gain (Johnson et al. 2020) is scale x
-    efficiency; while the noise scale is unknown it takes the cautious end, min(1, scale).
-    """
-    scale = batch / initial
-    match scaling:
-        case "none":
-            return 1.0
-        case "linear":
-            return scale
-        case "sqrt":
-            return math.sqrt(scale)
-        case "adascale":
-            if batch == initial:
-                return 1.0
-            return min(1.0, scale) if noise_scale is None else scale * efficiency(noise_scale, batch, initial)

@@ -1,9 +1,9 @@
 """The state machine of one job's planning: observe, share out anew, try, judge, keep or roll back.
 
-A plan changes for three reasons only, each with its evidence on record. The team changed or a memory ceiling was found:
+A plan changes for four reasons only, each with its evidence on record. The team changed or a memory ceiling was found:
 the same batch is shared out at once. The workers' speeds are not what the shares assume (a straggler, a curve better
 known): shares move at once, which changes no mathematics and needs no trial. A batch with better goodput seems likely:
-it goes on trial and stays only if the test says so.
+it goes on trial and stays only if the test says so. The noise scale moved beyond doubt: the learning rate follows.
 
 Pure: no I/O, no clock (``now`` is monotonic seconds), and the slow part leaves as a `SearchRequest`.
 """
@@ -86,6 +86,10 @@ class Planner:
         """Whether no batch is likely enough to be better, for now."""
         return self._convergence.reached
 
+    def optimizer_is(self, *, adaptive: bool) -> None:
+        """Learn whether the script's optimiser divides by the gradient's own size; the next draft goes by it."""
+        self._known.adaptive = adaptive
+
     # --- the team -----------------------------------------------------------------------------------------------------
 
     def set_workers(self, workers: Sequence[WorkerInfo], now: float) -> PlanDraft:
@@ -164,7 +168,9 @@ class Planner:
             return None
         if self._trial is not None:
             return self._try_on(self._trial, window, change, at)
-        return self._share_anew(running, window, change, at) or self._seek(running, window, at)
+        return (
+            self._share_anew(running, window, change, at) or self._rescale(running) or self._seek(running, window, at)
+        )
 
     def _share_anew(
         self, running: PlanDraft, window: Window, change: SpeedChange | None, at: float
@@ -182,6 +188,14 @@ class Planner:
         reason = words.rebalanced(found, change, window.workers, self._known.workers)
         draft = reshared(running, found.shares)
         return self._issue("rebalanced", reason, draft, running, expectation=found.gain)
+
+    def _rescale(self, running: PlanDraft) -> PlanDraft | None:
+        draft = self._drafting.rescaled(running)
+        if draft is None:
+            return None
+        self._pending = None
+        reason = words.rescaled(running, draft, self._known.rate_noise)
+        return self._issue("rescaled", reason, draft, running)
 
     def _seek(self, running: PlanDraft, window: Window, at: float) -> SearchRequest | None:
         if self._pending is not None or not self._cooldown.quiet(at):
@@ -372,6 +386,8 @@ class Planner:
             searches=self._searches,
             converged=self.converged,
             noise=known.noise.state(),
+            rate_noise=known.rate_noise,
+            adaptive=known.adaptive,
             devices=known.devices.state(),
             history=known.history.state(),
             pauses=self._cooldown.state(),

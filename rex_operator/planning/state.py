@@ -25,6 +25,10 @@ class PlannerState(Record):
     """Number of the last search, so that an answer to an earlier planner is not taken for one to this."""
     converged: bool = False
     noise: NoiseState = NoiseState()
+    rate_noise: float | None = None
+    """The noise scale that the learning rate goes by."""
+    adaptive: bool = False
+    """The script's optimiser divides by the gradient's own size."""
     devices: DevicesState = DevicesState()
     history: Annotated[tuple[KeptMeasure, ...], Field(max_length=MAX_KEPT)] = ()
     pauses: dict[Direction, PauseState] = Field(default_factory=dict)

@@ -30,6 +30,7 @@ DecisionKind = Literal[
     "converged",
     "vetoed",
     "ceiling",
+    "rescaled",
 ]
 
 
@@ -58,6 +59,10 @@ class PlanDraft:
     local_batches: Mapping[str, int]
     """Samples per worker and optimiser step, over all accumulation passes."""
     learning_rate_factor: float
+    warmup_samples: int = 0
+    """Samples of the job over which the rate climbs to its full height."""
+    initial_batch: int = 0
+    """The batch that the script's rate and schedule are meant for; 0: this one."""
 
 
 class Record(BaseModel):

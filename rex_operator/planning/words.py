@@ -41,6 +41,14 @@ def rebalanced(
     return f"{_worker(found.slowest, workers)} finished last: shares move, {effect}."
 
 
+def rescaled(before: PlanDraft, after: PlanDraft, noise_scale: float | None) -> str:
+    """Say why the rate of a batch changed."""
+    old, new = before.learning_rate_factor, after.learning_rate_factor
+    scale = "unknown" if noise_scale is None else f"{noise_scale:.3g} samples"
+    name = plan(after.global_batch, after.accumulation)
+    return f"The learning rate at {name} goes from x{old:.3g} to x{new:.3g}: the noise scale is {scale}."
+
+
 def trial_started(running: PlanDraft, choice: CandidateSummary) -> str:
     """Say what is tried and what is hoped for."""
     old, new = plan(running.global_batch, running.accumulation), plan(choice.global_batch, choice.accumulation)

@@ -20,6 +20,7 @@ SIGNS = {
     "trial-started": "▸",
     "converged": "■",
     "ceiling": "▲",
+    "rescaled": "∿",
 }
 INKED = {"accepted", "rejected", "inconclusive"}
 

@@ -35,6 +35,9 @@ class Loop:
     def may_schedule(self) -> bool:
         return self.schedule
 
+    def schedule_steps(self) -> int:
+        return 1
+
 
 def weight(**settings: Any) -> tuple[torch.nn.Parameter, torch.optim.SGD]:
     parameter = torch.nn.Parameter(torch.zeros(1, dtype=torch.float64))
