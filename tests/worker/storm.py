@@ -15,7 +15,6 @@ import torch
 from torch import nn
 
 from rex_worker.protocol import Drain, Leaving
-from rex_worker.protocol import GroupLost as GroupLostMessage
 from rex_worker.sampler import permutation
 from tests.worker import ledger_script
 from tests.worker.ledger import SCRIPT, Ledgers
@@ -115,39 +114,28 @@ class Storm:
         await self._kill(self._random.sample(self._group, 2))
 
     async def _kill(self, victims: list[Worker]) -> None:
-        for victim in victims:
-            victim.signal(signal.SIGKILL)
-        await self._after_a_loss([worker for worker in self._group if worker not in victims])
+        await self._die(victims)
+        await self._form([worker for worker in self._group if worker not in victims])
 
     async def _join_while_one_dies(self) -> None:
         newcomer = await self._start(self._free_name())
         if len(self._group) > 1:
             victim = self._random.choice(self._group)
-            victim.signal(signal.SIGKILL)
+            await self._die([victim])
             self._group.remove(victim)
-            await self._everybody_noticed(self._group)
         await self._form([*self._group, newcomer])
 
     async def _freeze(self) -> None:
         frozen = self._random.choice(self._group)
         frozen.signal(signal.SIGSTOP)
-        stay = [worker for worker in self._group if worker is not frozen]
-        await self._form(stay)
-        frozen.signal(signal.SIGKILL)
+        await self._form([worker for worker in self._group if worker is not frozen])
+        await self._die([frozen])
 
-    async def _after_a_loss(self, survivors: list[Worker]) -> None:
-        await self._everybody_noticed(survivors)
-        await self._form(survivors)
-
-    async def _everybody_noticed(self, survivors: list[Worker]) -> None:
-        def noticed() -> bool:
-            return all(
-                any(lost.generation == self._generation for lost in worker.said(GroupLostMessage))
-                for worker in survivors
-            )
-
-        if survivors:
-            await self._rex.until(f"GroupLost of generation {self._generation}", noticed)
+    async def _die(self, victims: list[Worker]) -> None:
+        # The survivors notice it within a step, or, where they wait for each other, with the next membership.
+        for victim in victims:
+            victim.signal(signal.SIGKILL)
+        assert await self._rex.ended(*victims) == [-signal.SIGKILL] * len(victims)
 
     # --- the operator's part ----------------------------------------------------------------------------------------
 

@@ -41,3 +41,14 @@ async def test_c_100_uneven_shares_of_an_uneven_dataset(rex: Operator, tmp_path:
     assert len(steps["w0"]) == 3 * 6, "five full steps and a short one, in each epoch"
     assert [r.local_batch for r in workers[0].steps()][:6] == [100] * 5 + [1]
     assert [r.local_batch for r in workers[2].steps()][:6] == [40] * 5 + [1]
+
+
+async def test_c_100_a_rank_0_without_a_share_in_an_epochs_last_step(rex: Operator, tmp_path: Path) -> None:
+    ledgers, names = Ledgers(tmp_path), ("w0", "w1", "w2")
+    workers = [await rex.start(n, SCRIPT, **ledgers.variables(n, SAMPLES="773")) for n in names]
+    await rex.ready(*workers)
+    await rex.form(1, {"w0": 1, "w1": 150, "w2": 100})
+    assert await rex.ended(*workers) == [0, 0, 0]
+    ledgers.check_exactly_once(773)
+    ledgers.check_same_end(*names)
+    assert [r.local_batch for r in workers[0].steps()][:4] == [1, 1, 1, 0]
