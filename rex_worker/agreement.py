@@ -79,7 +79,8 @@ class Vote:
     def decode(cls, row: Sequence[float]) -> Vote:
         """Read what ``encode`` wrote."""
         *whole, loss, grad_sq, arrived_s = row
-        return cls(*(int(value) for value in whole), loss=loss, grad_sq=grad_sq, arrived_s=arrived_s)
+        version, generation, step, epoch, offset, extent, mark, wish = (int(value) for value in whole)
+        return cls(version, generation, step, epoch, offset, extent, mark, wish, loss, grad_sq, arrived_s)
 
 
 VOTE_NUMBERS = len(fields(Vote))

@@ -40,7 +40,7 @@ class Processes:
     """Reading processes, kept for the life of the session."""
 
     def __init__(self, reader: Reader, recipe: Recipe, processes: int, device: torch.device) -> None:
-        self._round = torch.zeros(1, dtype=torch.int64).share_memory_()
+        self._round = torch.zeros(1, dtype=torch.int64).share_memory_()  # type: ignore[no-untyped-call]
         self._guesses: Iterator[Guess] = iter(())
         self._sent: deque[Hashable] = deque()
         self._iterator: Any = None

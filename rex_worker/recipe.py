@@ -8,7 +8,7 @@ so of a ``DataLoader`` everything else is taken over, and one that insists on an
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -25,7 +25,7 @@ from rex_worker.errors import UsageError
 
 log = logging.getLogger("rex")
 
-Collate = Callable[[Sequence[Any]], Any]
+Collate = Callable[[list[Any]], Any]
 
 DEFAULT_BATCH = 32
 DEFAULT_PREFETCH = 2

@@ -26,7 +26,7 @@ import torch
 from rex_worker.errors import Desynchronised, UsageError
 from rex_worker.loader import to_device
 from rex_worker.prefetch import Guess, Processes
-from rex_worker.randomness import own_generators, seed_generators, seed_of
+from rex_worker.seeding import own_generators, seed_generators, seed_of
 from rex_worker.recipe import Collate, Recipe
 from rex_worker.sampler import Layout, MicroBatch, Outlook
 
@@ -78,12 +78,13 @@ class StreamSource:
 
     def _read(self, outlook: Outlook, number: int) -> Reading:
         offset = outlook.position.offset
-        reading: Reading
         if self._processes is None:
             with own_generators():
                 reading = self._reader.read(Task(outlook, number, offset), lambda: True)
         else:
             reading = self._processes.take(_key(outlook, number), lambda: self._onwards(outlook, number))
+        if reading is None:
+            raise RuntimeError("a batch that is wanted was passed over")
         return reading
 
     def _onwards(self, outlook: Outlook, number: int) -> Iterator[Guess]:
@@ -195,10 +196,10 @@ def checksum(sample: Any) -> int:
 
 def _extend(crc: int, value: Any) -> int:
     if isinstance(value, torch.Tensor):
-        array = value.detach().cpu().contiguous()
-        return zlib.crc32(array.flatten().view(torch.uint8).numpy(), zlib.crc32(str(value.shape).encode(), crc))
+        bits = value.detach().cpu().flatten().view(torch.uint8)
+        return zlib.crc32(bits.numpy().tobytes(), zlib.crc32(str(value.shape).encode(), crc))
     if isinstance(value, np.ndarray) and not value.dtype.hasobject:
-        return zlib.crc32(np.ascontiguousarray(value), zlib.crc32(str(value.shape).encode(), crc))
+        return zlib.crc32(value.tobytes(), zlib.crc32(str(value.shape).encode(), crc))
     if isinstance(value, bytes):
         return zlib.crc32(value, crc)
     if value is None or isinstance(value, str | bool | int | float | np.generic):
