@@ -10,7 +10,7 @@ state is always asked for before the messages that rest on it are sent.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 
 import numpy as np
@@ -19,7 +19,7 @@ from rex_operator.api import RexJobSpec
 from rex_operator.jobs.actions import Action, Ended, RunSearch, Save, Send
 from rex_operator.jobs.group import COLLECTIVE_TIMEOUT_S
 from rex_operator.jobs.knowledge import Knowledge
-from rex_operator.jobs.life import Life, Target
+from rex_operator.jobs.life import Key, Life, Target
 from rex_operator.jobs.membership import next_members
 from rex_operator.jobs.roster import find_lost
 from rex_operator.jobs.saved import SavedState
@@ -105,10 +105,14 @@ class Coordinator:
 
     def gone(self, worker_id: str, incarnation: str, reason: str, now: float) -> list[Action]:
         """A worker's process or pod is known to be dead. Deliver what its channel still holds before."""
-        life = self.roster.lives.get((worker_id, incarnation))
-        if life is not None:
-            life.gone, life.connected, life.wanted = True, False, False
-            life.lost = life.lost or reason or "gone"
+        return self.gone_together([(worker_id, incarnation)], reason, now)
+
+    def gone_together(self, lives: Iterable[Key], reason: str, now: float) -> list[Action]:
+        """Several lives ended at once, with their pod: the others form one new generation."""
+        for key in lives:
+            life = self.roster.lives.get(key)
+            if life is not None:
+                life.end(reason)
         return self._settle(now)
 
     def message(self, worker_id: str, incarnation: str, message: Up, now: float) -> list[Action]:
@@ -224,7 +228,7 @@ class Coordinator:
             return
         members = next_members(
             self.group.members,
-            self.roster.newcomers(self.group.members),
+            self.roster.newcomers(self.group.members, now),
             self.spec,
             everyone_ready=self.roster.everyone_ready(),
             broken=self.group.strange or self._fell_apart(now),

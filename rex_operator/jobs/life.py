@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from rex_operator.planning import WorkerInfo
+from rex_worker.pod import LifeName, read_life
 from rex_worker.protocol import Hello, Member
 
 Key: TypeAlias = tuple[str, str]
@@ -22,6 +23,7 @@ class Target:
     """A worker that exists or is being started."""
 
     incarnation: str
+    """Its life, or an earlier one in the same pod: a process that was started again there is still the same wish."""
     pool: str
     device: str
     max_local_batch: int | None = None
@@ -69,6 +71,11 @@ class Life:
     gone: bool = False
     failed: str = ""
     out_of_memory: int = 0
+    exits: tuple[int, ...] = ()
+    """How its earlier processes in the same pod ended."""
+
+    def __post_init__(self) -> None:
+        self.name: LifeName = read_life(self.incarnation)
 
     @property
     def key(self) -> Key:
@@ -81,9 +88,25 @@ class Life:
         return not (self.gone or self.lost or self.left)
 
     @property
+    def starting(self) -> bool:
+        """Whether it is awaited and not yet ready."""
+        return self.wanted and self.alive and self.ready_at is None
+
+    @property
     def departing(self) -> bool:
         """Whether the group should go on without it as soon as it can."""
         return self.leaving or not self.wanted
+
+    def succeed(self, before: Life) -> None:
+        """Take the place of an earlier process of the same worker in the same pod, which is dead."""
+        self.pool, self.device, self.max_local_batch = before.pool, before.device, before.max_local_batch
+        self.wanted, self.was_wanted = before.wanted, before.was_wanted
+        before.end("its process was started again")
+
+    def end(self, reason: str) -> None:
+        """Its process is known to be dead."""
+        self.gone, self.connected, self.wanted = True, False, False
+        self.lost = self.lost or reason or "gone"
 
     def info(self) -> WorkerInfo:
         """What the planner needs to know of it."""
@@ -100,6 +123,7 @@ class Life:
         self.connected, self.changed_at, self.heard_at = True, now, now
         self.address, self.store_port = hello.address, hello.store_port
         self.device = self.device or hello.device
+        self.exits = tuple(hello.exits)
         self.generation = max(self.generation, hello.generation)
         if hello.plan_version > self.plan_version:
             self.plan_version, self.plan_step = hello.plan_version, hello.step

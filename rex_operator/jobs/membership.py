@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from rex_operator.api import RexJobSpec
 from rex_operator.jobs.life import Life
+from rex_worker.pod import in_order
 
 FIRST_GROUP_WAIT_S = 5.0
 """How long after the last Ready the first group still waits for the others."""
@@ -60,9 +61,9 @@ def viable(members: Sequence[Life], spec: RexJobSpec) -> bool:
     return all(sum(life.pool == pool.name for life in members) >= pool.min_workers for pool in spec.pools)
 
 
-def by_number(life: Life) -> tuple[int, str]:
-    """Sort key that puts w2 before w10."""
-    return len(life.worker_id), life.worker_id
+def by_number(life: Life) -> tuple[list[int], str]:
+    """Sort key that puts w2 before w10, and the workers of a pod side by side: neighbours talk to each other most."""
+    return in_order(life.worker_id)
 
 
 def _first_group(ready: list[Life], spec: RexJobSpec, *, everyone_ready: bool, now: float) -> list[Life] | None:

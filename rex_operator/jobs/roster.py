@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from rex_operator.jobs.life import Key, Life, Target
+from rex_worker.pod import read_life
 
 SILENCE_S = 10.0
 """A member whose channel is down and of which nothing is heard for this long, nor a step of the group, is lost."""
@@ -20,6 +21,8 @@ LOST_CHANNEL_S = 1.0
 """The same when a survivor has reported the loss of the group."""
 HUNG_MARGIN_S = 10.0
 """How long after the collective time-out a connected member may still take to report the loss of the group."""
+SIBLINGS_WAIT_S = 5.0
+"""How long a worker that is ready waits for the others of its pod, so that they join in one generation."""
 
 
 class Roster:
@@ -27,6 +30,8 @@ class Roster:
 
     def __init__(self) -> None:
         self.lives: dict[Key, Life] = {}
+        self._newest: dict[Key, Life] = {}
+        """By worker and pod: the process that was started last."""
         self.targets_known = False
         self.counters: Counter[str] = Counter()
 
@@ -36,15 +41,21 @@ class Roster:
         for life in self.lives.values():
             life.wanted = False
         for worker_id, wish in target.items():
-            life = self.life(worker_id, wish.incarnation)
+            life = self._newest.get(_seat(worker_id, wish.incarnation)) or self.life(worker_id, wish.incarnation)
             life.wanted = life.was_wanted = True
             life.pool, life.device, life.max_local_batch = wish.pool, wish.device, wish.max_local_batch
 
     def life(self, worker_id: str, incarnation: str) -> Life:
-        """The record of this life, made when it is new."""
+        """The record of this life, made when it is new; of several processes in one pod only the last can live."""
         key = (worker_id, incarnation)
         if key not in self.lives:
-            self.lives[key] = Life(worker_id, incarnation)
+            life = self.lives[key] = Life(worker_id, incarnation)
+            before = self._newest.setdefault(_seat(worker_id, incarnation), life)
+            if before.name.life < life.name.life:
+                self._newest[_seat(worker_id, incarnation)] = life
+                life.succeed(before)
+            elif before is not life:
+                life.end("its process was started again")
         return self.lives[key]
 
     def heard(self, worker_id: str, incarnation: str, now: float) -> Life | None:
@@ -56,9 +67,10 @@ class Roster:
         life.heard_at = now
         return life
 
-    def newcomers(self, current: Iterable[Life]) -> list[Life]:
-        """Lives that could join: wanted, connected, ready and not in ``current``."""
+    def newcomers(self, current: Iterable[Life], now: float) -> list[Life]:
+        """Lives that could join: wanted, connected, ready and not in ``current``; those of one pod in one go."""
         inside = {life.key for life in current}
+        starting = {life.name.uid for life in self.lives.values() if life.starting}
         return [
             life
             for life in self.lives.values()
@@ -67,16 +79,18 @@ class Roster:
             and life.ready_at is not None
             and not life.departing
             and life.key not in inside
+            and (life.name.uid not in starting or now - life.ready_at >= SIBLINGS_WAIT_S)
         ]
 
     def everyone_ready(self) -> bool:
         """Whether no wanted worker is still on its way."""
-        return all(life.ready_at is not None for life in self.lives.values() if life.wanted and life.alive)
+        return not any(life.starting for life in self.lives.values())
 
     def forget(self, current: Iterable[Life]) -> None:
         """Drop lives that can matter no more, so that a job of many restarts keeps a bounded ledger."""
         inside = {life.key for life in current}
         self.lives = {key: life for key, life in self.lives.items() if life.wanted or life.connected or key in inside}
+        self._newest = {seat: life for seat, life in self._newest.items() if life.key in self.lives}
 
 
 def find_lost(members: Iterable[Life], generation: int, moved_at: float, now: float, timeout_s: float) -> list[Life]:
@@ -100,4 +114,13 @@ def find_lost(members: Iterable[Life], generation: int, moved_at: float, now: fl
             life.lost = f"silent for {SILENCE_S:g} s"
         if life.lost:
             lost.append(life)
+    pods = {life.name.uid: life for life in lost if not life.connected}
+    for life in alive:
+        if not life.lost and not life.connected and life.name.uid in pods:
+            life.lost = f"as silent as {pods[life.name.uid].worker_id}, of the same pod"  # one generation, not several
+            lost.append(life)
     return lost
+
+
+def _seat(worker_id: str, incarnation: str) -> Key:
+    return worker_id, read_life(incarnation).uid

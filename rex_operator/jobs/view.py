@@ -36,6 +36,8 @@ class WorkerRow:
     step: int
     plan_version: int
     failed: str = ""
+    exits: tuple[int, ...] = ()
+    """How its earlier processes in the same pod ended."""
 
 
 @dataclass(frozen=True)

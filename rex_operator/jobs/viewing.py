@@ -73,6 +73,7 @@ def _row(coordinator: Coordinator, planner: PlannerView, life: Life) -> WorkerRo
         step=life.step,
         plan_version=life.plan_version,
         failed=life.failed,
+        exits=life.exits,
     )
 
 
