@@ -56,8 +56,21 @@ class Averager(Protocol):
     def works(self) -> Sequence[Any]:
         """Collectives that were started and must be done before ``votes``; entries may be None."""
 
+    @property
+    def together(self) -> bool:
+        """Whether the workers run each pass together, so that one without samples for it must run it all the same."""
+
+    def common_ceiling(self, reducer: Reducer, own: int | None) -> int | None:
+        """The largest micro-batch of the coming step, where this worker's memory holds ``own``; None: any."""
+
     def arm(self, reducer: Reducer) -> None:
         """The step's last backward pass begins."""
+
+    def pass_ends(self, weight: float) -> None:
+        """A backward pass of so much of the step is done."""
+
+    def give_way(self) -> None:
+        """This worker cannot do its part of the step, and will vote so; before ``complete``."""
 
     def complete(self, reducer: Reducer) -> None:
         """All passes are done; everything may leave but what carries the vote."""
@@ -98,6 +111,8 @@ class GradientAverager:
         wire: Type that gradients travel in, if not their own. Flags, votes and cargo arrive unharmed all the same, and
             the norms of ``local_square`` are of the gradients as they were computed.
     """
+
+    together = False
 
     def __init__(
         self,
@@ -145,6 +160,16 @@ class GradientAverager:
                 self._launch_complete(reducer)
 
         return gradient_is_complete
+
+    def common_ceiling(self, reducer: Reducer, own: int | None) -> int | None:
+        """Each worker's own."""
+        return own
+
+    def pass_ends(self, weight: float) -> None:
+        """Nothing: gradients add up on the parameters."""
+
+    def give_way(self) -> None:
+        """Nothing: this worker takes part with zeros."""
 
     def arm(self, reducer: Reducer) -> None:
         """Begin the step's last backward pass: complete buckets leave from now on."""

@@ -131,6 +131,9 @@ class Outlook:
     """Largest micro-batch that this worker's memory holds, once it was found out."""
     pairs: bool = False
     """No micro-batch of one sample, if that can be avoided."""
+    together: bool = False
+    """Every worker runs as many passes as the one with the most: what it lacks are fillers. Then all have the same
+    ``ceiling``."""
 
     @property
     def global_batch(self) -> int:
@@ -153,11 +156,11 @@ class Outlook:
             if self.pairs:
                 parts = without_singles(parts, self.local_batches)
         share, start = parts[self.rank], position.offset + sum(parts[: self.rank])
-        if share:
-            edges = list(accumulate(self.cut(share), initial=start))
-            passes = tuple(MicroBatch(position.epoch, a, b) for a, b in pairwise(edges))
-        else:
-            passes = (MicroBatch(position.epoch, position.offset, position.offset + 1, filler=True),)
+        edges = list(accumulate(self.cut(share) if share else [], initial=start))
+        passes = tuple(MicroBatch(position.epoch, a, b) for a, b in pairwise(edges))
+        least = max(len(self.cut(part)) for part in parts if part) if self.together else 1
+        filler = MicroBatch(position.epoch, position.offset, position.offset + 1, filler=True)
+        passes += (filler,) * (least - len(passes))
         return Layout(passes, share, total, ends_epoch=total == left, mark=mark)
 
     def after(self, layout: Layout) -> Outlook:

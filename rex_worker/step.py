@@ -42,6 +42,11 @@ class Step:
     local_sq: float | None = None
     global_sq: float | None = None
 
+    def pass_weight(self, number: int) -> float:
+        """What the mean loss of a pass counts in the mean over the global batch; 0 for a filler."""
+        part = self.passes[number]
+        return 0.0 if part.filler else self.weight(len(part))
+
     def weight(self, samples: int) -> float:
         """What the mean loss of ``samples`` of this worker's samples counts in the mean over the global batch."""
         return samples / self.total if self.share else 0.0

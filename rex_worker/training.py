@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from rex_worker.agreement import Decision, Vote, Wish, decide
-from rex_worker.averaging import GradientAverager
+from rex_worker.averaging import Averager
 from rex_worker.devices import Pacer, release_memory
 from rex_worker.errors import GroupLost, UsageError, first_line
 from rex_worker.headroom import Headroom
@@ -47,7 +47,7 @@ class Training:
         link: Link,
         keeper: Keeper,
         replica: Replica,
-        averager: GradientAverager,
+        averager: Averager,
         source: Source,
         clock: Clock,
         device: torch.device,
@@ -112,10 +112,9 @@ class Training:
             progress = self._replica.progress
             if progress.finished or progress.position.epoch != epoch:
                 return None
-            if progress.position.offset > 0:
-                return self._lay_out(term)
             try:
-                term.group.gate(f"epoch-{epoch}")
+                if progress.position.offset == 0:
+                    term.group.gate(f"epoch-{epoch}")
                 return self._lay_out(term)
             except GroupLost as error:
                 self._participation.lose(error, progress.step)
@@ -128,8 +127,9 @@ class Training:
             tuple(term.local_batches()),
             term.group.rank,
             term.plan.accumulation,
-            self._headroom.pass_limit(term.plan),
+            self._averager.common_ceiling(term.group, self._headroom.pass_limit(term.plan)),
             statistics.needs_pairs,
+            self._averager.together,
         )
         begun = time.perf_counter()
         layout = self._source.lay_out(outlook)
@@ -209,7 +209,7 @@ class Training:
     def batch_weight(self) -> float:
         """Weight of the micro-batch that the script has in hand."""
         step = self._step
-        return step.weight(len(step.passes[step.handed_out - 1])) if step is not None and step.handed_out else 0.0
+        return step.pass_weight(step.handed_out - 1) if step is not None and step.handed_out else 0.0
 
     # --- the forward pass (Passes) ----------------------------------------------------------------------------------
 
@@ -284,14 +284,16 @@ class Training:
 
     def _compute(self, loss: Tensor, samples: int, step: Step, plan: Plan) -> None:
         """Backward, paced; leaves torch's message in ``step.no_memory`` when memory did not suffice."""
-        weight = step.weight(samples)
+        weight = step.pass_weight(step.backwards - 1)
         try:
             if self._pacer is not None:
                 self._pacer.check_memory(samples)
-            if weight > 0:
+            if weight > 0 or self._averager.together:
                 loss = loss.float() if loss.dtype in _LOW_PRECISION else loss
                 torch.autograd.backward(loss, torch.full_like(loss, weight))
+            if weight > 0:
                 step.loss += weight * float(loss.detach())
+            self._averager.pass_ends(weight)
             self._replica.statistics.pass_ends(weight)
         except (RuntimeError, MemoryError) as error:
             if samples == 1 or not self._headroom.is_full(error):
@@ -307,6 +309,8 @@ class Training:
     def _exchange(self, term: Term, step: Step) -> None:
         """Finish the reduction together with the votes, and decide."""
         group, unfit = term.group, step.no_memory is not None
+        if unfit:
+            self._averager.give_way()
         self._averager.complete(group)
         step.local_sq = None if unfit else self._averager.local_square(step.weight(step.share))
         vote = step.vote(
