@@ -24,7 +24,6 @@ from rex_worker.meeting import Meeting
 from rex_worker.protocol import Ack, Leaving, Left, Membership, Plan
 from rex_worker.protocol import GroupLost as GroupLostMessage
 from rex_worker.replica import Replica
-from rex_worker.synchronisation import synchronise
 
 log = logging.getLogger("rex")
 
@@ -119,9 +118,21 @@ class Participation:
     def change(self, generation: int, replica: Replica, load: Load) -> None:
         """Leave the present group for the one of ``generation``, as all have agreed."""
         membership = self._link.directives.membership(generation)
+        if membership is not None:
+            self._hand_over(membership, replica)
         self.close()
         if membership is not None:  # else a newer one has pushed it out, and is waiting
             self._enter(membership, replica, load)
+
+    def _hand_over(self, following: Membership, replica: Replica) -> None:
+        """Let those who will be missing in the next group give the others what only they have."""
+        named = {(member.worker_id, member.incarnation) for member in following.members}
+        present = self.present.membership.members
+        leaving = [i for i, member in enumerate(present) if (member.worker_id, member.incarnation) not in named]
+        try:
+            replica.hand_over(self.present.group, leaving)
+        except GroupLost as error:
+            log.warning("generation %d broke up while its state was handed over: %s", self._generation, error)
 
     def _await_membership(self, replica: Replica) -> Membership:
         directives = self._link.directives
@@ -143,10 +154,11 @@ class Participation:
         if rank is None:
             self.depart("drained", replica)
         log.info("generation %d: rank %d of %d", membership.generation, rank, len(membership.members))
+        replica.rank = rank
         group = None
         try:
             group = self._meet(membership, rank)
-            synchronise(group, replica, membership.min_step, load, self._device)
+            replica.synchronise(group, membership.min_step, load, self._device)
         except GroupLost as error:
             if group is not None:
                 group.abandon()

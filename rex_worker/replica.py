@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
 from torch.optim import Optimizer
 
+from rex_worker import randomness
 from rex_worker.buffers import RunningStatistics
 from rex_worker.errors import RexError
+from rex_worker.group import Group
 from rex_worker.sampler import Position
+from rex_worker.synchronisation import synchronise
 
 
 @dataclass(frozen=True)
@@ -54,6 +58,8 @@ class Replica:
         self.progress = progress
         self.statistics = RunningStatistics(model)
         """What batch normalisation keeps; alike on all workers between steps."""
+        self.rank = 0
+        """This worker's place in the group that it enters or is in; its random numbers depend on it."""
         self.overtaken = False
         """The group went on to another epoch than the one that the script's loop is in."""
         self._agreed = False
@@ -64,9 +70,21 @@ class Replica:
         return self._agreed
 
     @property
+    def astray(self) -> bool:
+        """Whether passes over the model yield nothing of worth at the moment: never, where each worker has all of it."""
+        return False
+
+    @property
     def step(self) -> int:
         """Optimiser steps applied."""
         return self.progress.step
+
+    def synchronise(self, group: Group, min_step: int, load: Callable[[], bool], device: torch.device) -> None:
+        """Bring all members of ``group`` to one state; see ``rex_worker.synchronisation``."""
+        synchronise(group, self, min_step, load, device)
+
+    def hand_over(self, group: Group, leaving: Sequence[int]) -> None:
+        """Before ``group`` ends as planned: nothing, as each member has all of the state."""
 
     def mark_agreed(self) -> None:
         """The state is the group's from now on."""
@@ -91,10 +109,15 @@ class Replica:
             "step": progress.step,
             "samples": progress.samples,
             "finished": progress.finished,
+            "random": randomness.capture(self._device()),
         }
 
-    def adopt(self, state: dict[str, Any]) -> None:
-        """Take over ``state``. Raises ``RexError`` when it belongs to another model, optimiser or dataset."""
+    def adopt(self, state: dict[str, Any], *, resumed: bool = False) -> None:
+        """Take over ``state``, except that only rank 0 of a training that is ``resumed`` draws its random numbers.
+
+        Raises:
+            RexError: It belongs to another model, optimiser or dataset.
+        """
         size = state["dataset_size"]
         if size != self._dataset_size:
             raise RexError(f"the state found was trained on {size} samples, this dataset has {self._dataset_size}")
@@ -110,9 +133,16 @@ class Replica:
                 self._scheduler.load_state_dict(state["scheduler"])
             for name, extra in self._extras.items():
                 extra.load_state_dict(state["extras"][name])
+            if resumed and self.rank == 0:
+                randomness.restore(state["random"], self._device())
+            else:
+                randomness.derive(state["position"][0], state["step"], self.rank)
         except (RuntimeError, ValueError, KeyError) as error:
             raise RexError(f"the state found does not fit this model and optimiser: {str(error)[:800]}") from error
         epoch = self.progress.position.epoch
         self.progress = Progress(Position(*state["position"]), state["step"], state["samples"], state["finished"])
         self.overtaken = self.progress.position.epoch != epoch
         self.mark_agreed()
+
+    def _device(self) -> torch.device:
+        return next((parameter.device for parameter in self._model.parameters()), torch.device("cpu"))

@@ -87,25 +87,32 @@ async def test_c_106_stopping_around_an_epoch_end_changes_nothing(
     rex: Operator, ledgers: Ledgers, tmp_path: Path
 ) -> None:
     """Resume from checkpoints of the step before an epoch's end, at it and after it: the rest is always the same."""
-    kept = tmp_path / "kept"
-    run = {"SAMPLES": "50", "EPOCHS": "3", "REX_CHECKPOINT_KEEP": "100", "REX_CHECKPOINT_EVERY": "1"}
-    whole = await rex.start("w0", SCRIPT, **ledgers.variables("whole", **run), REX_CHECKPOINT_DIR=str(kept))
-    await rex.ready(whole)
-    await rex.form(1, {"w0": 10})
-    assert await rex.ended(whole) == [0]
-    (end,) = ledgers.kind("end", "whole")
-    assert end["step"] == 15
-    resumed = {}
+    run = {"SAMPLES": "50", "EPOCHS": "3", "REX_CHECKPOINT_KEEP": "100"}
+    whole, resumed = {}, {}
     for step in (4, 5, 6, 10):  # each a job of one worker
-        name, folder = f"from-{step}", tmp_path / f"from-{step}"
-        shutil.copytree(kept / f"step-{step:012d}", folder / f"step-{step:012d}")
-        resumed[step] = await rex.start(name, SCRIPT, **ledgers.variables(name, **run), REX_CHECKPOINT_DIR=str(folder))
+        name, kept = f"whole-{step}", {"REX_CHECKPOINT_DIR": str(tmp_path / f"whole-{step}")}
+        every = {"REX_CHECKPOINT_EVERY": str(step)}
+        whole[step] = await rex.start(name, SCRIPT, **ledgers.variables(name, **run), **kept, **every)
+    await rex.ready(*whole.values())
+    for worker in whole.values():
+        await rex.form(1, {worker.worker_id: 10})
+    assert await rex.ended(*whole.values()) == [0, 0, 0, 0]
+    end = ledgers.kind("end", "whole-4")[0]
+    assert end["step"] == 15
+    for step in whole:
+        name, kept = f"from-{step}", {"REX_CHECKPOINT_DIR": str(tmp_path / f"from-{step}")}
+        place = f"step-{step:012d}"
+        shutil.copytree(tmp_path / f"whole-{step}" / place, tmp_path / name / place)
+        resumed[step] = await rex.start(name, SCRIPT, **ledgers.variables(name, **run), **kept)
     await rex.ready(*resumed.values())
     for step, worker in resumed.items():
         await rex.form(1, {worker.worker_id: 10}, min_step=step)
     assert await rex.ended(*resumed.values()) == [0, 0, 0, 0]
     for step, worker in resumed.items():
-        assert ledgers.kind("end", worker.worker_id) == [end], "same steps, same weights, same rate"
+        assert ledgers.kind("end", worker.worker_id)[0] == ledgers.kind("end", f"whole-{step}")[0], (
+            "same steps, same weights, same rate"
+        )
         applied = [entry["step"] for entry in ledgers.kind("applied", worker.worker_id)]
         assert applied == list(range(step + 1, 16))
-    assert json.loads((kept / "step-000000000015-final" / "manifest.json").read_text())["samples"] == 150
+    final = tmp_path / "whole-4" / "step-000000000015-final" / "manifest.json"
+    assert json.loads(final.read_text())["samples"] == 150
