@@ -31,6 +31,10 @@ from rex_worker.protocol import Checkpointed, Down, Drain, Hello, OutOfMemory, R
 RESTART_GRACE_S = 30.0
 """After a restart of the operator no silence counts for this long: the workers must find the new one first."""
 MAX_REFORM_DELAY_S = 30.0
+TAKE_UP_S = 120.0
+"""A plan that the group has not taken up within this time ..."""
+TAKE_UP_STEPS = 20
+"""... and so many steps is withdrawn."""
 
 
 class Coordinator:
@@ -51,6 +55,8 @@ class Coordinator:
         self.stopping: Stop | None = None
         self._grace_until = now + RESTART_GRACE_S if saved is not None else now
         self._formed_at, self._formed_in_vain = now, 0
+        self._issued = (now, self.progress.step)
+        """When the newest plan was issued, and at which step."""
         self._last_decision: DecisionRecord | None = None
         self._actions: list[Action] = []
         if self.group.members:
@@ -77,7 +83,7 @@ class Coordinator:
             self.planner = Planner(spec, self.rng, self.planner.state())
             with suppress(CannotPlan):
                 if self.group.members:
-                    self._issue(self.planner.set_workers([life.info() for life in self.group.members], now))
+                    self._issue(self.planner.set_workers([life.info() for life in self.group.members], now), now)
         return self._settle(now)
 
     def connected(self, worker_id: str, incarnation: str, hello: Hello, now: float) -> list[Action]:
@@ -126,18 +132,20 @@ class Coordinator:
         """A search that was asked for has its result; None when it failed, so that the planner waits no longer."""
         if self.phase in ("Running", "Recovering"):
             answer = result or SearchResult(request.number, None, (), "The search failed; what runs stays.")
-            self._issue(self.planner.complete(request, answer, now))
+            self._issue(self.planner.complete(request, answer, now), now)
         return self._settle(now)
 
     def tick(self, now: float) -> list[Action]:
         """Let time pass; to be called about every half second."""
         actions = self._settle(now)
-        if self._steady():
+        if self._overdue(now):
+            self._issue(self.planner.withdraw("not all workers took it up", now), now)
+        elif self._steady():
             wish = self.planner.poll(now)
             if isinstance(wish, SearchRequest):
                 self._actions.append(RunSearch(wish))
             else:
-                self._issue(wish)
+                self._issue(wish, now)
         return actions + self._settle(now)
 
     def stop(self, reason: str, now: float, *, checkpoint: bool = True) -> list[Action]:
@@ -198,10 +206,15 @@ class Coordinator:
                 self.known.take_in(life, message, now)
 
     def _out_of_memory(self, life: Life, message: OutOfMemory, now: float) -> None:
-        if life not in self.group.members or message.plan_version <= life.out_of_memory:
+        version, samples = life.out_of_memory
+        again = message.plan_version == version and message.local_batch >= samples
+        if life not in self.group.members or message.plan_version < version or again:
             return
-        life.out_of_memory = message.plan_version
-        self._issue(self.planner.out_of_memory(life.worker_id, message.local_batch, now))
+        life.out_of_memory = message.plan_version, message.local_batch
+        draft = self.planner.out_of_memory(life.worker_id, message.local_batch, now)
+        if draft is None and message.plan_version == self.group.version and life in self.group.unacked():
+            draft = self.planner.withdraw(f"{life.worker_id} cannot run it", now)
+        self._issue(draft, now)
         if self.planner.impossible is not None:
             self._end(Ended(False, "OutOfMemory", self.planner.impossible))
 
@@ -255,6 +268,7 @@ class Coordinator:
         self._formed_in_vain = self._formed_in_vain + 1 if same else 0
         self._formed_at = now
         message = self.group.form(members, draft, self.known.checkpoint_step)
+        self._issued = (now, self.progress.step)
         self._actions.append(Save())
         for life in members:
             life.joined = True
@@ -264,10 +278,11 @@ class Coordinator:
                 self._send(life, message)
         self.roster.forget(members)
 
-    def _issue(self, draft: PlanDraft | None) -> None:
+    def _issue(self, draft: PlanDraft | None, now: float) -> None:
         if draft is None:
             return
         plan = self.group.replan(draft)
+        self._issued = (now, self.progress.step)
         self._actions.append(Save())
         for life in self.group.members:
             self._send(life, plan)
@@ -300,6 +315,15 @@ class Coordinator:
             and self.group.plan is not None
             and self.group.running_version == self.group.plan.version
         )
+
+    def _overdue(self, now: float) -> bool:
+        """Whether the group trains on under an older plan long after all of it must have heard of the newest."""
+        group, progress = self.group, self.progress
+        if self.phase != "Running" or progress.generation != group.generation or not group.unacked():
+            return False
+        issued_at, issued_step = self._issued
+        heard = all(life.connected for life in group.members)
+        return heard and now - issued_at > TAKE_UP_S and progress.step - issued_step >= TAKE_UP_STEPS
 
     def _end(self, ended: Ended) -> None:
         self.ended = ended

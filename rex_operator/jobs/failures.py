@@ -2,7 +2,8 @@
 
 A program that fails again and again must not run for ever, and a job on preemptible machines must not die because its
 machines were taken away. So there are two counts: what the program did is charged to the job's budget, what the
-cluster or REX itself did is not. The user's own rules come first.
+cluster or REX itself did is not. A plan that asked too much of a device's memory is REX's doing, too; the ceiling sinks
+with each such end, so that they cannot go on for ever. The user's own rules come first.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from rex_operator.api.spec import Failure
+from rex_worker.protocol import EXIT_OUT_OF_MEMORY
 
 NOT_CHARGED = frozenset(
     {
@@ -51,9 +53,10 @@ def judge(failure: Failure, charged_so_far: int, exit_code: int | None, reasons:
     """
     what = _describe(exit_code, reasons)
     action = _rule(failure, exit_code, reasons)
+    spared = exit_code == EXIT_OUT_OF_MEMORY or bool(NOT_CHARGED.intersection(reasons))
     if action == "Fail":
         return Verdict(True, True, f"{what}, and failure.rules say Fail", "FailureRule")
-    if action == "Ignore" or (action is None and NOT_CHARGED.intersection(reasons)):
+    if action == "Ignore" or (action is None and spared):
         return Verdict(False, False, f"{what}; replaced, not charged")
     if charged_so_far >= failure.max_restarts:
         used_up = f"{what}; failure.maxRestarts ({failure.max_restarts}) is used up"
@@ -75,6 +78,10 @@ def _rule(failure: Failure, exit_code: int | None, reasons: Collection[str]) -> 
 
 def _describe(exit_code: int | None, reasons: Collection[str]) -> str:
     causes = ", ".join(sorted(reasons))
+    if exit_code == EXIT_OUT_OF_MEMORY:
+        causes = "the device's memory was full; the next plan asks for less"
+    elif "OOMKilled" in reasons:
+        causes += ": the container's memory on the host was full, not the device's"
     if exit_code is None:
         return causes or "worker is gone"
     return f"exit code {exit_code}" + (f" ({causes})" if causes else "")

@@ -70,7 +70,8 @@ class Life:
     """Why the rest goes on without it; cleared when it turns up again, unless ``gone``."""
     gone: bool = False
     failed: str = ""
-    out_of_memory: int = 0
+    out_of_memory: tuple[int, int] = (0, 0)
+    """Newest plan of which it said that it does not fit, and the smallest pass that did not."""
     exits: tuple[int, ...] = ()
     """How its earlier processes in the same pod ended."""
 

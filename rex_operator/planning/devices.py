@@ -26,7 +26,9 @@ MAX_POINTS = 64
 NOTABLE = 0.05
 """A deviation below 5 % is noise or shape, not another speed."""
 HEADROOM = 0.9
-"""Of the size that ran out of memory, unless a larger one is known to run."""
+"""Of the size that ran out of memory, unless a larger one is known to run ..."""
+LEAST_HEADROOM = 0.5
+"""... and down to this, when what was left of it failed again and again: each failure costs a step or a worker."""
 _AGEING = 0.02**2 / 600
 """Variance of the log that a measurement gains per second: 2 % in ten minutes, 5 % in an hour."""
 _BIN = 0.03
@@ -75,6 +77,8 @@ class _Kind:
     points: dict[int, KeptPoint]
     ran: int = 0
     failed: int | None = None
+    misses: int = 0
+    """Ceilings in a row that turned out to be too high."""
     curve: StepTimeCurve | None = None
 
 
@@ -107,6 +111,7 @@ class Devices:
                 expected = math.log(float(curve.time(sighting.micro_batch)))
                 self._slowness[_life(sighting.worker)] = math.log(sighting.seconds) - expected
                 kind.ran = max(kind.ran, math.ceil(sighting.micro_batch))
+                kind.misses = 0
 
     def _shape(self, kind: _Kind, group: Sequence[Sighting], at: float) -> None:
         """Let the kind's curve learn; what sets one worker apart from its peers is kept out of it."""
@@ -221,7 +226,8 @@ class Devices:
         kind = self._kinds.get(worker.device)
         learned = None
         if kind is not None and kind.failed is not None:
-            learned = min(kind.failed - 1, max(kind.ran, math.floor(HEADROOM * kind.failed)))
+            part = max(LEAST_HEADROOM, HEADROOM ** 2 ** max(0, kind.misses - 1))
+            learned = min(kind.failed - 1, max(kind.ran, math.floor(part * kind.failed)))
         bounds = [b for b in (learned, worker.max_local_batch) if b is not None]
         return min(bounds) if bounds else None
 
@@ -235,7 +241,9 @@ class Devices:
         kind = self._kind(worker.device)
         if kind is None:
             return
-        kind.failed = micro_batch if kind.failed is None else min(kind.failed, micro_batch)
+        if kind.failed is None or micro_batch < kind.failed:
+            kind.failed = micro_batch
+            kind.misses += 1
         if kind.ran >= kind.failed:  # it ran before and does no longer: fragmentation, longer inputs; keep distance
             kind.ran = min(kind.failed - 1, math.floor(HEADROOM * kind.failed))
 

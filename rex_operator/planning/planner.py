@@ -149,6 +149,16 @@ class Planner:
         after = words.plan(draft.global_batch, draft.accumulation)
         return self._issue("vetoed" if trial else "ceiling", f"{reason}: {after} instead.", draft, plan)
 
+    def withdraw(self, why: str, now: float) -> PlanDraft:
+        """The plan issued last is not taken up by all workers, ``why`` (a clause): return the plan to go on with."""
+        at, trial, plan = self._clock(now), self._trial, self._issued
+        reason = f"{words.plan(*_key(plan)) if plan else 'The plan'} is withdrawn: {why}."
+        if trial is not None:
+            return self._roll_back(trial, "inconclusive", reason, at)
+        self._pending = None
+        draft = self._running or self._drafting.fitting(*self._incumbent, at)
+        return self._issue("inconclusive", reason, draft, plan)
+
     # --- decisions ----------------------------------------------------------------------------------------------------
 
     def poll(self, now: float) -> PlanDraft | SearchRequest | None:
