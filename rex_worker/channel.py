@@ -224,7 +224,7 @@ class Channel:
         )
 
     def _headers(self) -> dict[str, str]:
-        token = _read_token(self._environment.token_file)
+        token = self._environment.token or _read_token(self._environment.token_file)
         return {"Authorization": f"Bearer {token}"} if token else {}
 
 
@@ -239,6 +239,8 @@ def _read_token(path: Path | None) -> str:
 
 
 def _ssl_context(environment: Environment) -> ssl.SSLContext | None:
+    if environment.ca:
+        return ssl.create_default_context(cadata=environment.ca)
     if environment.ca_file is None:
         return None
     try:

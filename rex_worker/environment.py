@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from ipaddress import ip_address
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -46,6 +46,10 @@ class Environment:
     """How this worker's earlier processes in the same pod ended."""
     reached_file: Path | None = None
     """Made once the operator has been reached; tells the launcher of the pod that a new process can be accounted for."""
+    token: str = field(default="", repr=False)
+    """A standalone gang's own; in a job it is read from ``token_file``."""
+    ca: str = ""
+    """Certificate (PEM) of a standalone gang's CA."""
 
     @classmethod
     def read(cls, variables: Mapping[str, str] | None = None) -> Environment:

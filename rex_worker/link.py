@@ -11,7 +11,7 @@ from typing import Protocol
 from rex_worker.channel import Channel, Introduction, Standing
 from rex_worker.directives import Directives
 from rex_worker.environment import Environment
-from rex_worker.protocol import Member, Membership, Message, Plan, StepReport
+from rex_worker.protocol import Member, Membership, Message, Plan, Ready, StepReport
 
 
 class Link(Protocol):
@@ -20,6 +20,9 @@ class Link(Protocol):
     directives: Directives
     standing: Standing
     alone: bool
+
+    def begin(self, batch_size: int, ready: Ready) -> None:
+        """Model and data are built, and the script asked for ``batch_size`` samples a step on each worker."""
 
     def send(self, message: Message) -> None:
         """Say something that must arrive; never blocks."""
@@ -41,6 +44,11 @@ class OperatorLink:
         self.standing = Standing()
         self._channel = Channel(environment, introduction, self.directives, self.standing)
 
+    def begin(self, batch_size: int, ready: Ready) -> None:
+        """Say that this worker can join; the operator knows the job's batch by itself."""
+        self.standing.ready = ready
+        self.send(ready)
+
     def send(self, message: Message) -> None:
         """Queue a notice."""
         self._channel.send(message)
@@ -55,7 +63,7 @@ class OperatorLink:
 
 
 class AloneLink:
-    """There is no operator: ``found`` a group of one, with a fixed batch."""
+    """There is no operator: a group of one, with a fixed batch."""
 
     alone = True
 
@@ -64,7 +72,7 @@ class AloneLink:
         self.standing = Standing()
         self._environment = environment
 
-    def found(self, batch_size: int) -> None:
+    def begin(self, batch_size: int, ready: Ready) -> None:
         """Write the membership and the plan that an operator would have sent."""
         me = self._environment
         plan = Plan(generation=1, version=1, global_batch=batch_size, local_batches={me.worker_id: batch_size})

@@ -12,8 +12,9 @@
                 session.backward(loss)                         # 5
                 optimizer.step()
 
-Under an operator the plan decides how large the batches are, members come and go, and the loop goes on; without one
-(``REX_CHANNEL_URL`` unset) the same script trains in this single process.
+Under an operator the plan decides how large the batches are, members come and go, and the loop goes on. Started by
+torchrun, the processes bring their own planner along (``rex_worker.standalone``). Started by hand, the same script
+trains in this single process.
 """
 
 from __future__ import annotations
@@ -22,8 +23,9 @@ import logging
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from types import TracebackType
-from typing import Any, Literal, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, overload
 
 import torch
 from torch import Tensor
@@ -31,7 +33,7 @@ from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
 from rex_worker.agreement import VOTE_NUMBERS
-from rex_worker.averaging import GradientAverager
+from rex_worker.averaging import Averager, GradientAverager
 from rex_worker.buffers import check_layers
 from rex_worker.channel import Introduction
 from rex_worker.checkpoint import CheckpointFolder
@@ -53,9 +55,13 @@ from rex_worker.rates import Rates, is_adaptive
 from rex_worker.recipe import Recipe, checked_size, recipe
 from rex_worker.replica import Progress, Replica, Stateful
 from rex_worker.sampler import Position
+from rex_worker.standalone import Standalone, enter
 from rex_worker.streams import StreamSource
 from rex_worker.timing import clock_of
 from rex_worker.training import Training
+
+if TYPE_CHECKING:
+    from rex_worker.sharding import ShardPolicy
 
 log = logging.getLogger("rex")
 
@@ -73,13 +79,15 @@ def init() -> Session:
     Raises:
         ConfigurationError: The environment that the worker was started with cannot work.
     """
-    return Session(Environment.read())
+    environment = Environment.read()
+    standalone = enter(environment)
+    return Session(environment) if standalone is None else Session(standalone.environment, standalone)
 
 
 class Session:
     """This process's part in the training of a job."""
 
-    def __init__(self, environment: Environment) -> None:
+    def __init__(self, environment: Environment, standalone: Standalone | None = None) -> None:
         self._environment = environment
         self._pacer = Pacer(profile_of(environment.device), environment.emulate_scale) if environment.emulate else None
         self._folder = (
@@ -91,17 +99,19 @@ class Session:
         """Where the model and the batches live."""
         self._link: Link
         meeting = None
-        if environment.channel_url is None:
+        if environment.channel_url is None and standalone is None:
             self._link = AloneLink(environment)
         else:
             log_to_stderr(environment.worker_id)
             meeting = Meeting(environment.address, self.device)
-            self._link = OperatorLink(environment, Introduction(memory_bytes(self.device), meeting.port))
+            introduction = Introduction(memory_bytes(self.device), meeting.port)
+            self._link = (standalone.link if standalone else partial(OperatorLink, environment))(introduction)
         self._keeper = Keeper(self._folder, environment.checkpoint_every, self._link)
         self._participation = Participation(environment, self._link, self.device, meeting, self._keeper.flush)
         self._lifetime = Lifetime(self._link, self._participation, self._keeper)
         self._gate = LateGate()
         self._prepared: tuple[torch.nn.Module, Optimizer, Any] | None = None
+        self._shard: ShardPolicy | None = None
         self._recipe: Recipe | None = None
         self._source: Source | None = None
         self._evaluation: SharedEvaluation | None = None
@@ -126,7 +136,9 @@ class Session:
     # --- the five lines -------------------------------------------------------------------------------------------
 
     @overload
-    def prepare(self, model: ModelT, optimizer: OptimizerT) -> tuple[ModelT, OptimizerT]: ...
+    def prepare(
+        self, model: ModelT, optimizer: OptimizerT, *, shard: ShardPolicy | None = None
+    ) -> tuple[ModelT, OptimizerT]: ...
 
     @overload
     def prepare(
@@ -136,6 +148,7 @@ class Session:
         scheduler: SchedulerT,
         *,
         schedule_clock: Literal["samples", "updates"] = "samples",
+        shard: ShardPolicy | None = None,
     ) -> tuple[ModelT, OptimizerT, SchedulerT]: ...
 
     def prepare(
@@ -145,6 +158,7 @@ class Session:
         scheduler: Any = None,
         *,
         schedule_clock: Literal["samples", "updates"] = "samples",
+        shard: ShardPolicy | None = None,
     ) -> Any:
         """Take the model and its optimiser (and a learning-rate scheduler) into the session.
 
@@ -154,11 +168,20 @@ class Session:
         A scheduler that is stepped in the loop moves on by ``samples``: set it up for the updates that a run with
         ``batch.initial`` makes, and it stands at the same rate after the same samples, whatever batches the plans ask
         for. With ``schedule_clock="updates"`` it moves on by one with each update.
+
+        With ``shard`` no worker holds the whole model. It is called as ``shard(model, mesh)`` for each group of workers
+        anew, and applies ``torch.distributed.fsdp.fully_shard(part, mesh=mesh)`` to the model's parts, and last to the
+        model itself. The model stays in host memory until then, and is the same object ever after; its parameters are
+        not. From then on every call of the model is a work of all workers together.
         """
         if self._prepared is not None:
             raise UsageError("session.prepare was called before; a session trains one model")
         check_layers(model)
-        model.to(self.device)
+        if shard is None:
+            model.to(self.device)
+        else:
+            self._check_shard(model)
+        self._shard = shard
         known = {id(parameter) for parameter in model.parameters()}
         if any(id(p) not in known for group in optimizer.param_groups for p in group["params"]):
             raise UsageError("the optimizer holds parameters that are not the model's; they would not be averaged")
@@ -296,7 +319,9 @@ class Session:
             log.warning("session.report: %s is %s and is left out", name, numbers.pop(name))
         if len(numbers) > _MAX_METRICS:
             raise UsageError(f"session.report takes at most {_MAX_METRICS} figures at once, got {len(numbers)}")
-        if numbers and self.is_main:
+        if self._replica is not None and self._replica.astray:
+            log.warning("session.report: a peer was lost meanwhile; figures of the sharded model are left out")
+        elif numbers and self.is_main:
             self._link.send(Metrics(step=self.step, samples=self.samples, values=numbers))
 
     def stop(self) -> None:
@@ -372,6 +397,23 @@ class Session:
             raise UsageError("training has not begun: loop over session.epochs(...) first")
         return self._training
 
+    def _held_whole(self, model: torch.nn.Module, *state: Any) -> tuple[Replica, Averager]:
+        replica = Replica(model, *state)
+        return replica, GradientAverager(model.named_parameters(), VOTE_NUMBERS, cargo=replica.statistics.cargo)
+
+    def _held_in_parts(self, policy: ShardPolicy, *state: Any) -> tuple[Replica, Averager]:
+        from rex_worker.sharding.replica import ShardedReplica
+
+        replica = ShardedReplica(*state, policy=policy, device=self.device, vote_numbers=VOTE_NUMBERS)
+        return replica, replica.averager
+
+    def _check_shard(self, model: torch.nn.Module) -> None:
+        from rex_worker.sharding.preparing import prepare_to_shard
+
+        prepare_to_shard(model, self.device)
+        if self._folder is None and not self._link.alone:
+            log.warning("a sharded model without spec.checkpoint: the loss of one worker ends the training")
+
     def _start(self) -> tuple[Training, Replica]:
         if self._prepared is None or self._recipe is None:
             missing = "session.prepare(model, optimizer)" if self._prepared is None else "session.loader(dataset)"
@@ -385,14 +427,17 @@ class Session:
         self._source = source
         rates = Rates(optimizer)
         extras: dict[str, Stateful] = {"rates": rates}
-        replica = Replica(model, optimizer, scheduler, Progress(Position(self._environment.seed)), source.size, extras)
+        progress = Progress(Position(self._environment.seed))
+        state = (model, optimizer, scheduler, progress, source.size, extras)
+        shard = self._shard
+        replica, averager = self._held_whole(*state) if shard is None else self._held_in_parts(shard, *state)
         guard, headroom = guarded(model, self.device, self._pacer, self._environment.worker_id, self._link)
         training = Training(
             self._participation,
             self._link,
             self._keeper,
             replica,
-            GradientAverager(model.named_parameters(), VOTE_NUMBERS, cargo=replica.statistics.cargo),
+            averager,
             source,
             clock_of(self.device),
             self.device,
