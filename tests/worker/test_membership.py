@@ -39,7 +39,7 @@ async def test_a_newcomer_joins_without_a_restart_or_a_lost_step(rex: Operator, 
     assert steps == sorted(set(steps)), "nothing was done twice"
 
 
-async def test_a_drained_rank_0_leaves_and_the_others_go_on(rex: Operator, ledgers: Ledgers) -> None:
+async def test_c_096_a_drained_rank_0_leaves_and_the_others_lose_nothing(rex: Operator, ledgers: Ledgers) -> None:
     a, b, c = [await rex.start(n, SCRIPT, **ledgers.variables(n, **PACED)) for n in ("w0", "w1", "w2")]
     await rex.ready(a, b, c)
     await rex.form(1, {"w0": 40, "w1": 20, "w2": 30})
