@@ -9,6 +9,8 @@ chunk's own figures are (the same model on the same kind of device).
 
 from __future__ import annotations
 
+import logging
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -24,6 +26,8 @@ from rex_worker.prefetch import Guess, Processes
 from rex_worker.recipe import Recipe
 from rex_worker.replica import Replica
 from rex_worker.sampler import split_in_proportion
+
+log = logging.getLogger("rex")
 
 Judge = Callable[[Any], Sequence[float]]
 
@@ -44,22 +48,32 @@ class SharedEvaluation:
     def totals(self, recipe: Recipe, judge: Judge) -> list[float]:
         """Return the sums of ``judge``'s figures over all samples of a dataset; every worker of the group calls this.
 
-        When the group is lost meanwhile, or has gone on to another epoch, this worker judges everything by itself.
+        When the group is lost meanwhile, or has gone on to another epoch, this worker judges everything by itself; if
+        the model is sharded, it cannot, and the sums are NaN.
         """
         term, step = self._participation.term, self._replica.step
         self._key = (step, self._key[1] + 1 if self._key[0] == step else 1)
         chunks = self._prepared(recipe)
         if term is None or self._replica.overtaken:
-            return results(measure(chunks.batches(0, chunks.count), judge))
+            return self._alone(chunks, judge)
         parts = split_in_proportion(chunks.count, term.local_batches())
         start = sum(parts[: term.group.rank])
         mine = measure(chunks.batches(start, start + parts[term.group.rank]), judge)
+        if self._replica.together:
+            for _ in range(max(parts) - parts[term.group.rank]):
+                measure(chunks.batches(0, 1), judge)
         try:
             term.group.gate("evaluation-{}-{}".format(*self._key))
             return results(together(term.group, mine))
         except GroupLost as error:
             self._participation.lose(error, step)
+            return self._alone(chunks, judge)
+
+    def _alone(self, chunks: Chunks, judge: Judge) -> list[float]:
+        if not self._replica.together:
             return results(measure(chunks.batches(0, chunks.count), judge))
+        log.warning("session.totals: a peer was lost, and no worker can judge alone what is sharded over all")
+        return [math.nan for _ in measure(chunks.batches(0, 1), judge)]
 
     def _prepared(self, recipe: Recipe) -> Chunks:
         """The reader of the dataset; that of the last evaluation, with its processes, if it was of the same one."""

@@ -59,6 +59,7 @@ class Group:
         self._formed = False
         self.broken: GroupLost | None = None
         """Why the group is lost, once that is known."""
+        self.closed = False
         if size > 1:
             self._initialise()
 
@@ -212,6 +213,7 @@ class Group:
 
     def abandon(self) -> None:
         """Give the group up, and tell those who wait for this worker in the store; a collective tells it by itself."""
+        self.break_up(GroupLost("the group was given up"))
         if self._store is not None:
             self._store.give_up()
         self.close()
@@ -220,7 +222,7 @@ class Group:
         """Put the group aside without blocking: what is still in flight ends in its own time."""
         if self._store is not None:
             self._store.close()
-        self._store = None
+        self._store, self.closed = None, True
         if not self._formed or not dist.is_initialized():
             return
         remains = [dist.distributed_c10d._get_default_group()]

@@ -41,6 +41,9 @@ class Stateful(Protocol):
 class Replica:
     """This worker's copy of the training state."""
 
+    together = False
+    """Whether the workers call the model together, each time; then one alone cannot."""
+
     def __init__(
         self,
         model: torch.nn.Module,

@@ -108,8 +108,9 @@ class ShardedAverager:
         numbers = torch.tensor([*vote, self._part_of_square(), float(self.wire.trace)], dtype=torch.float64)
         flags = torch.tensor([self._is_used(name) for name in self._parameters], dtype=torch.uint8)
         rows = self._group().gathered(torch.cat([numbers.view(torch.uint8), flags]))
-        self._rows = rows[:, : numbers.numel() * _BYTES].contiguous().view(torch.float64).tolist()
-        self._used = rows[:, numbers.numel() * _BYTES :].any(0).tolist()
+        told, used = torch.split(rows, [numbers.numel() * _BYTES, flags.numel()], dim=1)
+        self._rows = told.flatten().clone().view(torch.float64).view(len(rows), -1).tolist()
+        self._used = used.any(0).tolist()
 
     def votes(self, reducer: Reducer) -> list[list[float]]:
         """The votes of all ranks. Raises ``Desynchronised`` if they did not run the same layers."""

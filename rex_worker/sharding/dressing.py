@@ -77,7 +77,7 @@ class Dressing:
     """Knows a plain model's parameters, and dresses the model for one mesh after another."""
 
     def __init__(self, model: nn.Module, policy: ShardPolicy, device: torch.device) -> None:
-        _check_torch()
+        check_torch()
         self._model = model
         self._policy = policy
         self._device = device
@@ -166,7 +166,8 @@ def cut_dim(tensor: Tensor) -> int | None:
     raise UsageError(f"state of a sharded model with placement {placement} cannot be kept; only shards can")
 
 
-def _check_torch() -> None:
+def check_torch() -> None:
+    """Raise ``UsageError`` if this torch lacks what sharding needs."""
     missing = [name for name in _NEEDED if not hasattr(FSDPModule, name)]
     if missing:
         raise UsageError(

@@ -41,6 +41,7 @@ class ShardedReplica(Replica):
         progress: Progress,
         dataset_size: int,
         extras: dict[str, Stateful] | None,
+        *,
         policy: ShardPolicy,
         device: torch.device,
         vote_numbers: int,

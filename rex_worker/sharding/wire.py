@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.distributed.fsdp import FSDPModule
 
 from rex_worker.buckets import square_of
-from rex_worker.errors import GroupLost
+from rex_worker.errors import GroupLost, RexError
 from rex_worker.group import Group
 
 
@@ -60,6 +60,11 @@ class Wire:
         if self.silent or self.group.broken is not None:
             result.zero_()
             return None
+        if self.group.closed:
+            raise RexError(
+                "the sharded model was called after the training had ended, when its parts lie with workers that are gone;"
+                " evaluate it inside of the with block, or read the whole of it with read_model_state"
+            )
         self.trace = zlib.crc32(f"{kind} {result.numel()} {result.dtype}".encode(), self.trace)
         try:
             if self._device.type == "cuda":  # ordered by the streams; a failure shows at the step's exchange
