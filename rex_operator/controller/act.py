@@ -16,12 +16,13 @@ from rex_operator.api import API_VERSION, KIND, RexJobSpec
 from rex_operator.controller.children import children
 from rex_operator.controller.events import Recorder
 from rex_operator.controller.kube import PODS, REXJOBS, Kube, KubeError, Object
-from rex_operator.controller.names import DRAINING_ANNOTATION, MANAGER, Owner
+from rex_operator.controller.names import COUNTED_ANNOTATION, DRAINING_ANNOTATION, MANAGER, Owner
 from rex_operator.controller.observation import Decision, NewWorker, Observation
 from rex_operator.controller.observe import Memory, Observer
-from rex_operator.controller.pods import PodView
+from rex_operator.controller.pods import PodView, read_pod
 from rex_operator.controller.runtime import JobRuntime
 from rex_operator.controller.template import WorkerPod
+from rex_worker.pod import read_life
 
 logger = logging.getLogger(__name__)
 
@@ -64,12 +65,15 @@ class Actor:
         present = {pod.uid: pod for pod in pods}
         known = {(row.worker_id, row.incarnation) for row in runtime.view().workers}
         known |= {(worker_id, target.incarnation) for worker_id, target in runtime.targets.items()}
+        by_pod: dict[str, list[tuple[str, str]]] = {}
         for worker_id, incarnation in sorted(known):
-            pod = present.get(incarnation)
+            by_pod.setdefault(read_life(incarnation).uid, []).append((worker_id, incarnation))
+        for uid, lives in by_pod.items():
+            pod = present.get(uid)
             if pod is None:
-                runtime.gone(worker_id, incarnation, "the pod is gone")
+                runtime.gone(lives, "the pod is gone")
             elif pod.ended and not pod.succeeded:
-                runtime.gone(worker_id, incarnation, ", ".join(pod.reasons) or f"exit code {pod.exit_code}")
+                runtime.gone(lives, ", ".join(pod.reasons) or f"exit code {pod.exit_code}")
         runtime.forget_all_but([*present, *(incarnation for _, incarnation in known)])
 
     def tell_coordinator(self, decision: Decision, runtime: JobRuntime) -> None:
@@ -84,7 +88,9 @@ class Actor:
         """Drain, delete and create. Raises ``KubeError`` for what should be tried again."""
         owner = seen.owner
         for pod in decision.drain:
-            await self._mark_draining(owner, pod)
+            await self._annotate(owner, pod, DRAINING_ANNOTATION, datetime.now(UTC).isoformat())
+        for pod, counts in decision.note_exits:
+            await self._annotate(owner, pod, COUNTED_ANNOTATION, ",".join(str(count) for count in counts))
         for pod in decision.delete:
             memory.removed.add(pod.uid)
             answer = await self._kube.delete(PODS, owner.namespace, pod.name, uid=pod.uid)
@@ -100,8 +106,8 @@ class Actor:
         """Delete the job itself; the garbage collector takes what it owns."""
         await self._kube.delete(REXJOBS, owner.namespace, owner.name, uid=owner.uid)
 
-    async def _mark_draining(self, owner: Owner, pod: PodView) -> None:
-        patch = {"metadata": {"uid": pod.uid, "annotations": {DRAINING_ANNOTATION: datetime.now(UTC).isoformat()}}}
+    async def _annotate(self, owner: Owner, pod: PodView, name: str, text: str) -> None:
+        patch = {"metadata": {"uid": pod.uid, "annotations": {name: text}}}
         try:
             self._observer.remember(await self._kube.merge(PODS, owner.namespace, pod.name, patch))
         except KubeError as error:
@@ -136,9 +142,10 @@ class Actor:
             await self._take_back(seen.owner, made, memory)
             made = []
         if made:
-            names = ", ".join(worker.worker_id for worker in decision.create[:8])
-            more = ", ..." if len(decision.create) > 8 else ""
-            self._recorder.tell(seen.owner, "Normal", "WorkersCreated", f"created {len(made)} workers: {names}{more}")
+            views = [read_pod(pod) for pod in made]
+            ids = [worker_id for pod in views for worker_id in pod.workers]
+            text = f"created {len(ids)} workers: {', '.join(ids[:8])}{', ...' if len(ids) > 8 else ''}"
+            self._recorder.tell(seen.owner, "Normal", "WorkersCreated", text)
         for error in errors:
             if error.temporary:
                 raise error

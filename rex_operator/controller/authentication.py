@@ -15,8 +15,10 @@ from collections.abc import Callable
 from rex_operator.channel import Identity, Refused
 from rex_operator.controller.kube import Kube, Object
 from rex_operator.controller.names import JOB_LABEL, UID_LABEL, WORKER_LABEL, controller_uid
+from rex_operator.controller.pods import devices_of
 from rex_operator.controller.runtime import Runtimes
 from rex_operator.controller.tokens import Bearer, TokenChecker
+from rex_worker.pod import read_life, worker_names
 from rex_worker.protocol import Hello
 
 CACHE_S = 60.0
@@ -35,7 +37,8 @@ class TokenAuthenticator:
         """The proven identity. Raises ``Refused`` with what did not agree, never with the token."""
         bearer = await self._bearer(token)
         namespace, _, name = hello.job.partition("/")
-        if bearer.namespace != namespace or bearer.uid != hello.incarnation:
+        life = read_life(hello.incarnation)
+        if bearer.namespace != namespace or bearer.uid != life.uid:
             raise Refused("the token belongs to another pod")
         pod = self._find_pod(bearer.namespace, bearer.pod)
         if pod is None or pod["metadata"]["uid"] != bearer.uid:
@@ -44,7 +47,8 @@ class TokenAuthenticator:
         owner = controller_uid(pod)
         agrees = (
             labels.get(JOB_LABEL) == name
-            and labels.get(WORKER_LABEL) == hello.worker_id
+            and str(life) == hello.incarnation
+            and (hello.worker_id, life.device) in _workers(pod)
             and owner is not None
             and labels.get(UID_LABEL) == owner
         )
@@ -65,3 +69,10 @@ class TokenAuthenticator:
         while len(self._cache) > CACHE_SIZE:
             self._cache.popitem(last=False)
         return bearer
+
+
+def _workers(pod: Object) -> set[tuple[str, int | None]]:
+    """The workers that a pod's token speaks for, each with its device; None where the pod has only one."""
+    devices = devices_of(pod)
+    names = worker_names(pod["metadata"].get("labels", {}).get(WORKER_LABEL, ""), devices)
+    return {(name, device if devices > 1 else None) for device, name in enumerate(names)}

@@ -74,11 +74,11 @@ def _fault(seen: Observation, live: Sequence[PodView]) -> Outcome | None:
     stuck = next((pod for pod in live if pod.stuck), None)
     if stuck is not None:
         return Outcome(False, "WorkersStuck", f"worker {stuck.worker_id} did not start within {bound}: {stuck.stuck}")
-    silent = next((pod for pod in live if pod.started and pod.uid not in seen.connected), None)
+    silent = next((pod for pod in live if pod.started and seen.connected(pod) < pod.devices), None)
     if silent is not None:
         text = f"worker {silent.worker_id} runs but did not connect within {bound}: does its script call rex.init()?"
         return Outcome(False, "NeverConnected", text)
-    if seen.minimum_met and all(pod.uid in seen.connected for pod in live):
+    if seen.minimum_met and all(seen.connected(pod) == pod.devices for pod in live):
         return Outcome(False, "NeverReady", f"the workers connected but did not begin to train within {bound}")
     return None
 

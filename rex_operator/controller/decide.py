@@ -13,7 +13,7 @@ from datetime import timedelta
 
 from rex_operator.controller.deadlines import RELEASE_PAUSE, overdue, paused_until, seconds_left
 from rex_operator.controller.ending import end, outcome_of, tidy
-from rex_operator.controller.ends import account, avoided_nodes, not_before
+from rex_operator.controller.ends import account, avoided_nodes, not_before, noted, processes
 from rex_operator.controller.observation import Decision, NewWorker, Observation, Outcome
 from rex_operator.controller.picture import picture
 from rex_operator.controller.pods import PodView
@@ -31,12 +31,13 @@ def decide(seen: Observation) -> Decision:
         return tidy(seen)
     if seen.invalid:
         return end(seen, Outcome(False, "Invalid", seen.invalid))
-    verdict = account(seen.status, seen.spec.failure, seen.pods, seen.vanished, seen.now)
+    ended = [*processes(seen.pods, seen.rows), *seen.pods]
+    verdict = account(seen.status, seen.spec.failure, ended, seen.vanished, seen.now)
     seen = replace(seen, status=verdict.status)
     outcome = outcome_of(seen, verdict.fatal)
-    if outcome is not None:
-        return replace(end(seen, outcome), failures=verdict.new)
-    return replace(_suspend(seen) if seen.spec.suspend else _run(seen), failures=verdict.new)
+    go_on = _suspend if seen.spec.suspend else _run
+    made = go_on(seen) if outcome is None else end(seen, outcome)
+    return replace(made, failures=verdict.new, note_exits=tuple(noted(seen.pods, seen.rows)))
 
 
 def _suspend(seen: Observation) -> Decision:
@@ -94,13 +95,14 @@ def _run(seen: Observation) -> Decision:
 
 
 def _place(seen: Observation, live: Sequence[PodView]) -> Placement:
-    rows = {row.incarnation: row for row in seen.view.workers} if seen.view else {}
     doomed = {node.name for node in seen.nodes or () if node.draining}
     workers = []
     for pod in live:
-        row = rows.get(pod.uid)
-        speed = row.local_batch / row.compute_s if row and row.local_batch and row.compute_s else None
-        workers.append(Live(pod.worker_id, pod.pool, pod.node in doomed, speed, row.rank if row else None))
+        rows = seen.rows.get(pod.uid, ())
+        speeds = [row.local_batch / row.compute_s for row in rows if row.local_batch and row.compute_s]
+        ranks = [row.rank for row in rows if row.rank is not None]
+        speed, rank = sum(speeds) / len(speeds) if speeds else None, min(ranks, default=None)
+        workers.append(Live(pod.worker_id, pod.pool, pod.node in doomed, speed, rank, pod.devices))
     avoided = avoided_nodes(seen.status, seen.now)
     nodes = None if seen.nodes is None else [node for node in seen.nodes if node.name not in avoided]
     most = min(seen.spec.workers.max, seen.spec.batch.max)  # each worker needs a sample of its own
@@ -129,9 +131,10 @@ def _targets(seen: Observation, live: Sequence[PodView]) -> dict[str, Target]:
     pools = {pool.name: pool for pool in seen.spec.pools}
     done = [pod for pod in seen.pods if pod.succeeded and pod.draining_since is None and not pod.deleting]
     return {
-        pod.worker_id: Target(pod.uid, pod.pool, pod.device, pools[pod.pool].max_local_batch)
+        worker_id: Target(incarnation, pod.pool, pod.device, pools[pod.pool].max_local_batch)
         for pod in [*done, *live]
         if pod.pool in pools
+        for worker_id, incarnation in pod.workers.items()
     }
 
 

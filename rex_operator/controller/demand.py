@@ -44,7 +44,8 @@ def pod_demand(spec: Mapping[str, Any]) -> Demand:
 
 def pool_request(pool: Pool, spec: RexJobSpec, pod_spec: Mapping[str, Any]) -> PoolRequest:
     """The pool as placement sees it; ``pod_spec`` is that of a built worker pod of this pool."""
-    return PoolRequest(pool.name, pool.min_workers, min(pool.max_workers, spec.workers.max), pod_demand(pod_spec))
+    most = min(pool.max_workers, spec.workers.max)
+    return PoolRequest(pool.name, pool.min_workers, most, pod_demand(pod_spec), pool.devices_per_pod)
 
 
 def read_toleration(item: Mapping[str, Any]) -> Toleration:

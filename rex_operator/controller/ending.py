@@ -62,7 +62,7 @@ def _all_done(seen: Observation) -> Outcome | None:
     """What it means that pods ended by themselves with success when nobody heard their last words."""
     done = [pod for pod in seen.pods if pod.succeeded and pod.draining_since is None and not pod.deleting]
     never_trained = seen.status.generation == 0 and (seen.view is None or seen.view.generation == 0)
-    stranger = next((pod for pod in done if pod.uid not in seen.connected), None)
+    stranger = next((pod for pod in done if not seen.connected(pod)), None)
     if never_trained and stranger is not None:
         text = f"the script of worker {stranger.worker_id} ended without calling rex.init(): see examples/"
         return Outcome(False, "NeverConnected", text)

@@ -3,11 +3,14 @@
 A failed pod is seen in every pass until it is removed, and an operator may be replaced between counting and acting. So
 what was counted is written, with the count, in one status update: ``status.failures`` names the lives that are in
 ``status.restarts``. A life that is listed there is never charged again, whoever looks.
+
+A process that was started again within its pod tells how the one before ended for as long as it lives, longer than the
+list may remember; so the pod notes, after the status was written, how many of them are counted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
@@ -15,7 +18,9 @@ from rex_operator.api import JobStatus
 from rex_operator.api.spec import Failure
 from rex_operator.api.status import MAX_FAILURES, WorkerFailure
 from rex_operator.controller.pods import PodView
+from rex_operator.jobs import WorkerRow
 from rex_operator.jobs.failures import judge, restart_delay
+from rex_worker.pod import life_name, read_life
 
 REFUSED_BY_NODE = frozenset(
     {"UnexpectedAdmissionError", "OutOfcpu", "OutOfmemory", "OutOfpods", "NodeAffinity", "TopologyAffinityError"}
@@ -34,6 +39,50 @@ class Verdict:
     new: tuple[WorkerFailure, ...] = ()
     fatal: str = ""
     """Why the job has failed; empty when it goes on."""
+
+
+def processes(pods: Iterable[PodView], rows: Mapping[str, Sequence[WorkerRow]]) -> list[PodView]:
+    """The ends of processes that were started again in their pods and are not noted there, each as a life that ended.
+
+    ``rows`` are the workers by the UID of their pod.
+    """
+    return [
+        replace(
+            pod,
+            worker_id=row.worker_id,
+            uid=life_name(pod.uid, device, pod.devices, life),
+            ended=True,
+            exit_code=code,
+            reasons=(),
+            message="its process was started again",
+            deleting=False,
+            draining_since=None,
+        )
+        for pod in pods
+        for row in rows.get(pod.uid, ())
+        for device in (read_life(row.incarnation).device,)
+        for life, code in enumerate(row.exits)
+        if device is not None and life >= counted(pod, device)
+    ]
+
+
+def noted(pods: Iterable[PodView], rows: Mapping[str, Sequence[WorkerRow]]) -> list[tuple[PodView, tuple[int, ...]]]:
+    """Pods that have more ends of processes to note, with how many, by device."""
+    found = []
+    for pod in pods:
+        heard = [counted(pod, device) for device in range(pod.devices)]
+        for row in rows.get(pod.uid, ()):
+            device = read_life(row.incarnation).device
+            if device is not None and device < pod.devices:
+                heard[device] = max(heard[device], len(row.exits))
+        if any(count > counted(pod, device) for device, count in enumerate(heard)) and not pod.deleting:
+            found.append((pod, tuple(heard)))
+    return found
+
+
+def counted(pod: PodView, device: int) -> int:
+    """How many ends of the device's processes the pod says are counted."""
+    return pod.counted[device] if device < len(pod.counted) else 0
 
 
 def account(
@@ -62,6 +111,7 @@ def account(
         refused = bool(REFUSED_BY_NODE.intersection(pod.reasons))
         reasons = (*pod.reasons, "UnexpectedAdmissionError") if refused else pod.reasons
         verdict = judge(failure, charged, pod.exit_code, reasons)
+        known.add(pod.uid)
         charged += verdict.charged and not verdict.fail
         uncharged += not verdict.charged
         fatal = fatal or (f"worker {pod.worker_id}: {verdict.message}" if verdict.fail else "")

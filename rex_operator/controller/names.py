@@ -22,6 +22,9 @@ POOL_LABEL = "rex.dev/pool"
 ATTEMPT_ANNOTATION = "rex.dev/attempt"
 DRAINING_ANNOTATION = "rex.dev/draining"
 DEVICE_ANNOTATION = "rex.dev/device"
+DEVICES_ANNOTATION = "rex.dev/devices"
+COUNTED_ANNOTATION = "rex.dev/counted-exits"
+"""How many ends of processes were counted, by device; none of them is counted again while the pod is there."""
 
 TRAINER = "trainer"
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import cached_property
 
 from rex_operator.api import JobStatus, RexJobSpec
 from rex_operator.api.status import WorkerFailure
 from rex_operator.controller.names import Owner
 from rex_operator.controller.pods import PodView
-from rex_operator.jobs import Ended, JobView, Target
+from rex_operator.jobs import Ended, JobView, Target, WorkerRow
 from rex_operator.placement import Demand, Node, PoolRequest
+from rex_worker.pod import read_life
 
 
 @dataclass(frozen=True)
@@ -43,19 +46,26 @@ class Observation:
         """Workers that exist and are not on their way out."""
         return [pod for pod in self.pods if pod.live and pod.draining_since is None]
 
-    @property
-    def connected(self) -> set[str]:
-        """Lives that have opened the channel at some time."""
-        rows = self.view.workers if self.view else ()
-        return {row.incarnation for row in rows if row.state != "starting"}
+    @cached_property
+    def rows(self) -> Mapping[str, Sequence[WorkerRow]]:
+        """What the coordinator knows of the workers, by the UID of their pod."""
+        found: dict[str, list[WorkerRow]] = {}
+        for row in self.view.workers if self.view else ():
+            found.setdefault(read_life(row.incarnation).uid, []).append(row)
+        return found
+
+    def connected(self, pod: PodView) -> int:
+        """How many of the pod's workers have opened the channel at some time."""
+        return len({row.worker_id for row in self.rows.get(pod.uid, ()) if row.state != "starting"})
 
     @property
     def minimum_met(self) -> bool:
         """Whether the live workers satisfy ``workers.min`` and each pool's ``minWorkers``."""
-        live = self.live
-        return len(live) >= self.spec.workers.min and all(
-            sum(pod.pool == pool.name for pod in live) >= pool.min_workers for pool in self.spec.pools
-        )
+        counts: Counter[str] = Counter()
+        for pod in self.live:
+            counts[pod.pool] += pod.devices
+        enough = all(counts[pool.name] >= pool.min_workers for pool in self.spec.pools)
+        return enough and counts.total() >= self.spec.workers.min
 
 
 @dataclass(frozen=True)
@@ -95,6 +105,8 @@ class Decision:
     delete_job: bool = False
     failures: tuple[WorkerFailure, ...] = ()
     """Newly counted ends, for events."""
+    note_exits: tuple[tuple[PodView, tuple[int, ...]], ...] = ()
+    """Pods whose processes ended and were started again, each with how many ends are now counted, by device."""
     waiting: bool = False
     """Would take more workers than there is room for: look again when something becomes free."""
     again_s: float | None = None

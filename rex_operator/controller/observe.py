@@ -96,7 +96,7 @@ class Observer:
         except InvalidTemplate as error:
             return replace(seen, invalid=str(error))
         seen = await self._tried(seen, memory)
-        wants_more = not spec.suspend and len(seen.live) < spec.workers.max
+        wants_more = not spec.suspend and sum(pod.devices for pod in seen.live) < spec.workers.max
         ours = self.own_pods()
         nodes = await self._capacity.nodes(ours, exact=wants_more)
         return replace(seen, pools=pools, nodes=nodes, reserved=reservations(ours))

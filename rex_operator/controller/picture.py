@@ -21,6 +21,7 @@ from rex_operator.api.status import (
 from rex_operator.controller.deadlines import GIVEN_BACK
 from rex_operator.controller.figures import training
 from rex_operator.controller.observation import Observation, Outcome
+from rex_operator.controller.pods import PodView
 from rex_operator.jobs import JobView
 from rex_operator.placement import Placement
 
@@ -82,17 +83,17 @@ def picture(
     phase = seen.status.phase if finished else _phase(conditions, seen)
     cause = _cause(conditions, phase)
     live, view = seen.live, seen.view
-    ready = _ready(view)
+    ready = {pod.uid: _ready(seen, pod) for pod in live}
     pools = [
         PoolStatus(
             name=pool.name,
             device=pool.device,
-            desired=sum(pod.pool == pool.name for pod in live),
-            ready=sum(pod.pool == pool.name and pod.uid in ready for pod in live),
+            desired=sum(pod.devices for pod in live if pod.pool == pool.name),
+            ready=sum(ready[pod.uid] for pod in live if pod.pool == pool.name),
         )
         for pool in seen.spec.pools
     ]
-    count = sum(pod.uid in ready for pod in live)
+    desired, count = sum(pod.devices for pod in live), sum(ready.values())
     running = conditions.get("Running")
     started = seen.status.start_time or (seen.now if running is not None and running.status == "True" else None)
     return seen.status.model_copy(
@@ -102,10 +103,10 @@ def picture(
             "message": cause.message if cause else "",
             "observed_generation": seen.generation,
             "conditions": conditions.all(),
-            "workers": WorkerCounts(desired=len(live), ready=count, summary=f"{count}/{len(live)}"),
+            "workers": WorkerCounts(desired=desired, ready=count, summary=f"{count}/{desired}"),
             "pools": pools,
             "pools_summary": " ".join(f"{pool.name}:{pool.desired}" for pool in pools if pool.desired),
-            "replicas": len(live),
+            "replicas": desired,
             "selector": seen.owner.selector(),
             "start_time": started,
             **training(seen.status, view),
@@ -168,7 +169,8 @@ def _why_not_running(seen: Observation, placement: Placement | None) -> tuple[st
     homeless = next((pod for pod in live if pod.node is None and pod.message), None)
     if homeless is not None:
         return "WaitingForWorkers", f"worker {homeless.worker_id} has no node: {homeless.message}"
-    return "WaitingForWorkers", f"{sum(pod.uid in seen.connected for pod in live)} of {len(live)} workers connected"
+    connected, devices = sum(seen.connected(pod) for pod in live), sum(pod.devices for pod in live)
+    return "WaitingForWorkers", f"{connected} of {devices} workers connected"
 
 
 def _plan_applied(conditions: _Conditions, view: JobView | None) -> None:
@@ -205,8 +207,8 @@ def _cause(conditions: _Conditions, phase: Phase) -> Condition | None:
     return conditions.get(kinds.get(phase, "Running"))
 
 
-def _ready(view: JobView | None) -> set[str]:
-    return {row.incarnation for row in view.workers if row.state in _READY} if view is not None else set()
+def _ready(seen: Observation, pod: PodView) -> int:
+    return sum(row.state in _READY for row in seen.rows.get(pod.uid, ()))
 
 
 def refused(item: dict[str, Any], problem: str, *, running: bool) -> JobStatus:

@@ -14,12 +14,15 @@ from typing import Any
 
 from rex_operator.controller.names import (
     ATTEMPT_ANNOTATION,
+    COUNTED_ANNOTATION,
     DEVICE_ANNOTATION,
+    DEVICES_ANNOTATION,
     DRAINING_ANNOTATION,
     POOL_LABEL,
     TRAINER,
     WORKER_LABEL,
 )
+from rex_worker.pod import MAX_DEVICES, life_name, worker_names
 
 STUCK_REASONS = frozenset(
     {
@@ -37,15 +40,20 @@ STUCK_REASONS = frozenset(
 
 @dataclass(frozen=True)
 class PodView:
-    """One life of one worker."""
+    """One life of one worker, or of the workers of a pod with several devices."""
 
     name: str
     uid: str
     worker_id: str
+    """Of several workers, the stem of their ids."""
     pool: str
     created: datetime
     attempt: int = 0
     device: str = ""
+    devices: int = 1
+    """Devices, and so workers."""
+    counted: tuple[int, ...] = ()
+    """How many ends of its processes are counted, by device."""
     node: str | None = None
     deleting: bool = False
     draining_since: datetime | None = None
@@ -58,6 +66,12 @@ class PodView:
     """The trainer container runs or ran."""
     stuck: str = ""
     """Why the container does not start, when only a person can mend it."""
+
+    @property
+    def workers(self) -> dict[str, str]:
+        """The ids of its workers, each with its first life."""
+        names = worker_names(self.worker_id, self.devices)
+        return {name: life_name(self.uid, device, self.devices) for device, name in enumerate(names)}
 
     @property
     def live(self) -> bool:
@@ -88,6 +102,8 @@ def read_pod(pod: Mapping[str, Any]) -> PodView:
         created=datetime.fromisoformat(meta["creationTimestamp"]),
         attempt=int(annotations.get(ATTEMPT_ANNOTATION, 0)),
         device=annotations.get(DEVICE_ANNOTATION, ""),
+        devices=devices_of(pod),
+        counted=tuple(_count(text) for text in annotations.get(COUNTED_ANNOTATION, "").split(",")),
         node=pod.get("spec", {}).get("nodeName"),
         deleting="deletionTimestamp" in meta,
         draining_since=datetime.fromisoformat(draining) if draining else None,
@@ -98,6 +114,16 @@ def read_pod(pod: Mapping[str, Any]) -> PodView:
         started=bool(state.get("running") or terminated),
         stuck=_stuck(waiting),
     )
+
+
+def devices_of(pod: Mapping[str, Any]) -> int:
+    """How many devices, and so workers, the pod was made with; who may edit pods may write anything there."""
+    text = pod["metadata"].get("annotations", {}).get(DEVICES_ANNOTATION, "1")
+    return max(1, min(MAX_DEVICES, _count(text)))
+
+
+def _count(text: str) -> int:
+    return int(text) if text.isdecimal() and len(text) <= 4 else 0
 
 
 def _reasons(status: Mapping[str, Any], terminated: Mapping[str, Any] | None) -> tuple[str, ...]:

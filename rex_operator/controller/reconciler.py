@@ -109,7 +109,8 @@ class Reconciler:
             runtime.set_spec(job.spec)
             memory.spec_generation = job.metadata.generation
         async with AsyncExitStack() as stack:
-            if len(self._observer.job_pods(owner)) < job.spec.workers.max or job.spec.suspend:
+            workers = sum(pod.devices for pod in self._observer.job_pods(owner))
+            if workers < job.spec.workers.max or job.spec.suspend:
                 # Two jobs must not count on the same device: from looking to creating is one step.
                 await stack.enter_async_context(self._placing)
             if runtime is not None:

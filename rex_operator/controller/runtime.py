@@ -71,11 +71,12 @@ class JobRuntime:
         """The user edited the job."""
         self._do(self.coordinator.set_spec(spec, self._loop.time()))
 
-    def gone(self, worker_id: str, incarnation: str, reason: str) -> None:
-        """This life is over; saying so again changes nothing."""
-        if incarnation not in self._told_gone:
-            self._told_gone.add(incarnation)
-            self._do(self.coordinator.gone(worker_id, incarnation, reason, self._loop.time()))
+    def gone(self, lives: Iterable[tuple[str, str]], reason: str) -> None:
+        """These lives (worker id, incarnation) are over, with their pod; saying so again changes nothing."""
+        news = [life for life in lives if life[1] not in self._told_gone]
+        if news:
+            self._told_gone.update(incarnation for _, incarnation in news)
+            self._do(self.coordinator.gone_together(news, reason, self._loop.time()))
 
     def forget_all_but(self, incarnations: Iterable[str]) -> None:
         """Bound the memory of lives that are over."""

@@ -15,9 +15,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from rex_operator.api import Pool, RexJobSpec
+from rex_operator.api.spec import check_devices
 from rex_operator.controller.names import (
     ATTEMPT_ANNOTATION,
     DEVICE_ANNOTATION,
+    DEVICES_ANNOTATION,
     POOL_LABEL,
     TRAINER,
     WORKER_LABEL,
@@ -25,6 +27,7 @@ from rex_operator.controller.names import (
 )
 
 AUDIENCE = "rex.dev"
+LAUNCHER = "rex_worker.launch"
 TOKEN_SECONDS = 3600
 IDENTITY_VOLUME = "rex-identity"
 IDENTITY_DIR = "/var/run/rex"
@@ -40,16 +43,19 @@ RESERVED = frozenset(
         "REX_CHECKPOINT_EVERY",
         "REX_CHECKPOINT_KEEP",
         "REX_DEVICE",
+        "REX_DEVICES_PER_POD",
+        "REX_EXITS",
         "REX_GRACE_SECONDS",
         "REX_INCARNATION",
         "REX_JOB",
         "REX_JOB_SEED",
         "REX_POOL",
+        "REX_REACHED_FILE",
         "REX_TOKEN_FILE",
         "REX_WORKER_ID",
     }
 )
-"""Set by REX; ``REX_EMULATE`` and ``REX_EMULATE_SCALE`` are the user's."""
+"""Set by REX, or by its launcher; ``REX_EMULATE`` and ``REX_EMULATE_SCALE`` are the user's."""
 
 _LAUNCHER = frozenset({"MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE"})
 
@@ -60,7 +66,7 @@ class InvalidTemplate(ValueError):
 
 @dataclass(frozen=True)
 class WorkerPod:
-    """What distinguishes one pod of a job from the others."""
+    """What distinguishes one pod of a job from the others; of several workers, ``worker_id`` is the stem."""
 
     worker_id: str
     pool: Pool
@@ -95,6 +101,7 @@ def build_pod(owner: Owner, spec: RexJobSpec, worker: WorkerPod, channel_url: st
     override("hostname", worker.worker_id)
     _place(pod, worker, warnings)
     _merge_resources(trainer, worker.pool, warnings)
+    _check_devices(trainer, worker.pool, warnings)
     _mount(pod, trainer, IDENTITY_VOLUME, IDENTITY_DIR, {"projected": {"sources": _identity(owner)}}, read_only=True)
     checkpoints = _checkpoints(spec, pod, trainer)
     grace_s = int(pod.get("terminationGracePeriodSeconds", 30))
@@ -105,6 +112,8 @@ def build_pod(owner: Owner, spec: RexJobSpec, worker: WorkerPod, channel_url: st
     labels |= {WORKER_LABEL: worker.worker_id, POOL_LABEL: worker.pool.name}
     annotations = {**(metadata.get("annotations") or {})}
     annotations |= {ATTEMPT_ANNOTATION: str(worker.attempt), DEVICE_ANNOTATION: worker.pool.device}
+    if worker.pool.devices_per_pod > 1:
+        annotations[DEVICES_ANNOTATION] = str(worker.pool.devices_per_pod)
     manifest = {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -167,6 +176,19 @@ def _merge_resources(trainer: dict[str, Any], pool: Pool, warnings: list[str]) -
         trainer["resources"] = resources
 
 
+def _check_devices(trainer: dict[str, Any], pool: Pool, warnings: list[str]) -> None:
+    try:
+        check_devices((trainer.get("resources") or {}).get("limits") or {}, pool.devices_per_pod, "resources.limits")
+    except ValueError as error:
+        raise InvalidTemplate(f"pool {pool.name}: the trainer's {error}") from None
+    words = [str(word) for word in [*(trainer.get("command") or []), *(trainer.get("args") or [])]]
+    if pool.devices_per_pod > 1 and words and not any(LAUNCHER in word for word in words):
+        warnings.append(
+            f"pool {pool.name} has devicesPerPod {pool.devices_per_pod}, but the trainer's command does not name"
+            f" {LAUNCHER}: unless it calls it itself, let it be python -m {LAUNCHER} -- python train.py"
+        )
+
+
 def _identity(owner: Owner) -> list[dict[str, Any]]:
     return [
         {"serviceAccountToken": {"audience": AUDIENCE, "expirationSeconds": TOKEN_SECONDS, "path": "token"}},
@@ -207,6 +229,7 @@ def _environment(
         "REX_WORKER_ID": worker.worker_id,
         "REX_POOL": worker.pool.name,
         "REX_DEVICE": worker.pool.device,
+        "REX_DEVICES_PER_POD": str(worker.pool.devices_per_pod),
         "REX_CHANNEL_URL": channel_url,
         "REX_TOKEN_FILE": f"{IDENTITY_DIR}/token",
         "REX_CA_FILE": f"{IDENTITY_DIR}/ca.crt",

@@ -34,7 +34,8 @@ def test_the_environment_of_the_worker_contract() -> None:
     assert values["REX_INCARNATION"] == {"fieldRef": {"fieldPath": "metadata.uid"}}
     assert values["REX_ADDRESS"] == {"fieldRef": {"fieldPath": "status.podIP"}}
     assert values["REX_CHECKPOINT_DIR"] == "/var/lib/rex/checkpoints/digits"
-    assert set(values) == RESERVED
+    assert values["REX_DEVICES_PER_POD"] == "1"
+    assert set(values) == RESERVED - {"REX_EXITS", "REX_REACHED_FILE"}, "those two are the launcher's"
 
 
 def test_identity_is_a_token_with_its_own_audience_beside_the_ca() -> None:

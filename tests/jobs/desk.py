@@ -26,7 +26,7 @@ def make_spec(**changes: Any) -> RexJobSpec:
 
 
 class Desk:
-    """Drives one coordinator. Every worker ``wN`` has incarnation ``iN`` unless said otherwise."""
+    """Drives one coordinator. Every worker ``wN`` has incarnation ``iN``, ``wN-M`` ``iN-dM``, unless said otherwise."""
 
     def __init__(self, saved: SavedState | None = None, **spec: Any) -> None:
         self.now = 0.0
@@ -41,7 +41,15 @@ class Desk:
         wish = {name: Target(incarnations.get(name, incarnation(name)), pool, pool) for name in names}
         return self._keep(self.coordinator.set_target(wish, self.now))
 
-    def hello(self, name: str, life: str = "", generation: int = 0, version: int = 0, step: int = 0) -> list[Action]:
+    def hello(
+        self,
+        name: str,
+        life: str = "",
+        generation: int = 0,
+        version: int = 0,
+        step: int = 0,
+        exits: tuple[int, ...] = (),
+    ) -> list[Action]:
         life = life or incarnation(name)
         hello = Hello(
             job="ns/job",
@@ -49,10 +57,11 @@ class Desk:
             incarnation=life,
             device="a100",
             address="127.0.0.1",
-            store_port=20_000 + int(name[1:]),
+            store_port=20_000 + int(name[1:].replace("-", "")),
             generation=generation,
             plan_version=version,
             step=step,
+            exits=list(exits),
         )
         return self._keep(self.coordinator.connected(name, life, hello, self.now))
 
@@ -141,7 +150,7 @@ class Desk:
 
 
 def incarnation(name: str) -> str:
-    return f"i{name[1:]}"
+    return f"i{name[1:].replace('-', '-d')}"
 
 
 def running(*names: str, **spec: Any) -> Desk:
