@@ -95,6 +95,8 @@ BAD: list[Bad] = [
     ("wrong_type", _set("spec.workers.min", "two"), "workers.min"),
     ("workers_min_above_max", _set("spec.workers", {"min": 5, "max": 4}), "min"),
     ("batch_initial_outside", _set("spec.batch.initial", 9000), "initial"),
+    ("legw_without_a_warm_up", _set("spec.learningRate", {"scaling": "legw"}), "warmupSamples"),
+    ("warm_up_below_zero", _set("spec.learningRate", {"warmupSamples": -1}), "warmupSamples"),
     ("batch_min_above_max", _set("spec.batch.min", 8193), "min"),
     ("pool_min_above_max", _set("spec.pools.0.minWorkers", 3), "minWorkers"),
     ("no_devices_in_a_pod", _set("spec.pools.0.devicesPerPod", 0), "devicesPerPod"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rex_operator.planning import PlanDraft, SearchRequest, SearchResult
-from rex_worker.protocol import OutOfMemory, Plan
+from rex_worker.protocol import OutOfMemory, Plan, Ready
 from tests.jobs.desk import Desk, ended, running, sent
 
 
@@ -119,3 +119,20 @@ def test_a_search_that_failed_does_not_keep_the_planner_waiting(monkeypatch: pyt
     desk.coordinator.search_finished(request, None, desk.now)
     (result,) = told
     assert (result.number, result.choice) == (7, None)
+
+
+def test_plans_tell_what_rates_and_schedules_are_meant_for() -> None:
+    desk = running("w0", "w1", learningRate={"scaling": "linear", "warmupSamples": 1000})
+    assert (desk.plan.initial_batch, desk.plan.warmup_samples, desk.plan.learning_rate_factor) == (64, 1000, 1.0)
+
+
+def test_the_optimizer_that_workers_tell_of_decides_on_the_rate_also_after_a_restart() -> None:
+    desk = Desk(batch={"initial": 1, "min": 1, "max": 512}, learningRate={"scaling": "linear"})
+    desk.target("w0", "w1", "w2", "w3")
+    for name in ("w0", "w1", "w2", "w3"):
+        desk.hello(name)
+        desk.say(name, Ready(adaptive=True))
+    assert (desk.plan.global_batch, desk.plan.learning_rate_factor) == (4, 2.0)
+    again = Desk(desk.coordinator.saved())
+    assert again.coordinator.planner.state().adaptive
+    assert again.plan == desk.plan
