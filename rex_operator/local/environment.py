@@ -21,6 +21,7 @@ from rex_operator.local.errors import BadInput
 from rex_operator.local.filling import Seat
 
 PYTHONS = {"python", "python3"}
+LAUNCHER = "rex_worker.launch"
 OURS = "REX_"
 USERS_OWN = {"REX_EMULATE", "REX_EMULATE_SCALE"}
 """The REX variables that a manifest may set."""
@@ -40,7 +41,7 @@ class Program:
 def read_program(job: RexJob, manifest: Path) -> Program:
     """Read what to run. Raises ``BadInput`` when there is no command or its script is not found."""
     container = job.spec.trainer()
-    words = [*_words(container, "command"), *_words(container, "args")]
+    words = _launched([*_words(container, "command"), *_words(container, "args")])
     if not words:
         raise BadInput(
             f"{manifest}: the trainer container has no command; rex run starts the command itself and runs no image"
@@ -126,6 +127,13 @@ def _literals(entries: Any) -> tuple[dict[str, str], list[str]]:
         else:
             env[name] = str(entry.get("value", ""))
     return env, warnings
+
+
+def _launched(words: list[str]) -> list[str]:
+    """The command without the launcher of pods with several devices: here each worker is started by itself."""
+    if words[1:3] != ["-m", LAUNCHER]:
+        return words
+    return words[4:] if words[3:4] == ["--"] else words[3:]
 
 
 def _working_directory(words: Iterable[str], manifest: Path, container_dir: Any) -> Path:

@@ -96,3 +96,14 @@ def test_a_script_is_found_beside_the_manifest_or_from_here(tmp_path: Path, monk
     (elsewhere / "train.py").write_text("")
     monkeypatch.chdir(elsewhere)
     assert read_program(load_job(file), file).cwd == elsewhere
+
+
+@pytest.mark.parametrize("dashes", [["--"], []])
+def test_the_launcher_of_pods_is_left_out(tmp_path: Path, dashes: list[str]) -> None:
+    file = write_manifest(tmp_path)
+    manifest = yaml.safe_load(file.read_text())
+    container = manifest["spec"]["template"]["spec"]["containers"][0]
+    plain = read_program(load_job(file), file)
+    container["command"] = ["python", "-m", "rex_worker.launch", *dashes, *container["command"]]
+    file.write_text(yaml.safe_dump(manifest))
+    assert read_program(load_job(file), file) == plain

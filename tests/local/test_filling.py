@@ -46,3 +46,18 @@ def test_every_pool_gets_its_minimum_and_no_more_than_its_maximum(bounds: list[t
         assert low <= counts[f"p{i}"] <= high
     assert len(seats) == min(most, sum(high for _, high in bounds))
     assert len({seat.worker_id for seat in seats}) == len(seats)
+
+
+def test_pods_with_several_devices_are_as_many_workers_and_stay_whole() -> None:
+    spec = make_spec(
+        workers={"min": 2, "max": 7},
+        pools=[{"name": "a100", "maxWorkers": 8, "devicesPerPod": 4}, {"name": "t4", "maxWorkers": 2}],
+    )
+    assert [(seat.worker_id, seat.pool.name) for seat in fill(spec)] == [
+        ("w0-0", "a100"),
+        ("w0-1", "a100"),
+        ("w0-2", "a100"),
+        ("w0-3", "a100"),
+        ("w1", "t4"),
+        ("w2", "t4"),
+    ]
