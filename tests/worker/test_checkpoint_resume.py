@@ -62,6 +62,7 @@ async def test_the_loss_of_all_workers_costs_no_more_than_a_checkpoint_interval(
     await rex.form(2, {"w0": 20, "w1": 10}, min_step=least)
     (resumed,) = await rex.acknowledged(2, *again)
     assert done - 10 < resumed <= done + 1
+    await rex.reached(done + 5, *again)  # beyond all that the first life did
     ledgers.enough()
     assert await rex.ended(*again) == [0, 0]
     ledgers.check_exactly_once(503)
