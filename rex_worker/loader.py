@@ -15,9 +15,9 @@ import torch
 from torch.utils.data import TensorDataset, default_collate
 
 from rex_worker.prefetch import Guess, Processes
-from rex_worker.seeding import seed_generators, seed_of
 from rex_worker.recipe import Recipe
 from rex_worker.sampler import EpochOrder, Indices, Layout, Outlook
+from rex_worker.seeding import seed_generators, seed_of
 
 
 class Source(Protocol):

@@ -109,9 +109,7 @@ def recipe(dataset: Any, **given: Any) -> Recipe:
 
 def is_stream(dataset: Any) -> bool:
     """Whether a dataset can only be read from its beginning on."""
-    return isinstance(dataset, IterableDataset) or not (
-        hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")
-    )
+    return isinstance(dataset, IterableDataset) or not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__"))
 
 
 def checked_size(dataset: Any) -> int:

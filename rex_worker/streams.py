@@ -26,9 +26,9 @@ import torch
 from rex_worker.errors import Desynchronised, UsageError
 from rex_worker.loader import to_device
 from rex_worker.prefetch import Guess, Processes
-from rex_worker.seeding import own_generators, seed_generators, seed_of
 from rex_worker.recipe import Collate, Recipe
 from rex_worker.sampler import Layout, MicroBatch, Outlook
+from rex_worker.seeding import own_generators, seed_generators, seed_of
 
 _OPENING = -1
 """Stands for the item's number while the stream is being opened."""
@@ -90,7 +90,7 @@ class StreamSource:
     def _onwards(self, outlook: Outlook, number: int) -> Iterator[Guess]:
         """Guess that the epoch goes on; at its end another guess is needed anyway."""
         while True:
-            for at in range(number, len(outlook.cut(outlook.local_batches[outlook.rank]))):
+            for at in range(number, len(_whole(outlook))):
                 present = outlook if self._outlook is None else self._outlook
                 yield _key(outlook, at), Task(outlook, at, present.position.offset)
             step = outlook.global_batch
@@ -105,8 +105,12 @@ class StreamSource:
 
 def _key(outlook: Outlook, number: int) -> Hashable:
     """What the batch of a pass hangs on: a smaller ceiling may well leave the passes as they are."""
-    cut = tuple(outlook.cut(outlook.local_batches[outlook.rank]))
-    return outlook.position, outlook.local_batches, outlook.rank, cut, number
+    return outlook.position, outlook.local_batches, _whole(outlook), number
+
+
+def _whole(outlook: Outlook) -> tuple[MicroBatch, ...]:
+    """This worker's passes of a step that is not short."""
+    return outlook.lay_out(outlook.global_batch + 1).passes
 
 
 class StreamReader:

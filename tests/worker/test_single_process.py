@@ -150,8 +150,9 @@ def test_wrong_calls_say_what_to_do() -> None:
     wrong: list[tuple[str, Any]] = [
         ("belongs inside the loop|has not begun", lambda s: s.backward(torch.ones(()))),
         ("not the model's", lambda s: s.prepare(model, stranger)),
-        ("map-style dataset", lambda s: s.loader(Stream())),
-        ("map-style dataset", lambda s: s.loader(DataLoader(DATA))),
+        ("cannot read a int", lambda s: s.loader(3)),
+        ("can be read only once", lambda s: s.loader(iter([1, 2]))),
+        ("a stream is read in its own order", lambda s: s.loader(Stream(), shuffle=True)),
         ("the dataset is empty", lambda s: s.loader([])),
         ("batch_size is 0", lambda s: s.loader(DATA, batch_size=0)),
         (r"call session.prepare\(model, optimizer\) before", lambda s: next(s.epochs(1))),
