@@ -128,7 +128,8 @@ def _step(optimizer: Optimizer) -> None:
 def scaled_rates(optimizer: Optimizer, factor: float) -> Iterator[None]:
     """Let the optimiser's rates be ``factor`` times the base rates for the time of the block.
 
-    A rate that is a tensor stays the same tensor: a captured graph reads it where it lies.
+    A rate that is a tensor stays the same tensor: a captured graph reads it where it lies. One that is None is the
+    optimiser's own business.
     """
     if factor == 1.0:
         yield
@@ -139,7 +140,7 @@ def scaled_rates(optimizer: Optimizer, factor: float) -> Iterator[None]:
     for rate in tensors.values():
         rate.mul_(factor)
     for group, rate in zip(optimizer.param_groups, rates, strict=True):
-        if not isinstance(rate, Tensor):
+        if rate is not None and not isinstance(rate, Tensor):
             group["lr"] = rate * factor
     try:
         yield

@@ -83,7 +83,7 @@ def noisy_job(saved: PlannerState | None = None, scaling: str = "adascale", init
 
 
 def at_batch(batch: int, **changes: object) -> PlannerState:
-    return PlannerState(elapsed_s=0.0, global_batch=batch, accumulation=1, **changes)  # type: ignore[arg-type]
+    return PlannerState.model_validate({"elapsed_s": 0.0, "global_batch": batch, "accumulation": 1, **changes})
 
 
 def test_the_rate_follows_a_noise_scale_that_moves_and_says_why() -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from rex_worker.errors import UsageError
 from rex_worker.gate import LateGate
-from rex_worker.optimizer import ElasticOptimizer, ElasticScheduler
+from rex_worker.optimizer import ElasticOptimizer, ElasticScheduler, scaled_rates
 
 
 class Loop:
@@ -119,3 +119,23 @@ def test_wrong_uses_are_refused() -> None:
         optimizer.add_param_group({"params": []})
     with pytest.raises(UsageError, match=r"optimizer\.state_dict"):
         copy.copy(optimizer)
+
+
+def test_a_tensor_that_two_groups_share_is_scaled_once_and_none_is_left_alone() -> None:
+    first, second, third = (torch.nn.Parameter(torch.zeros(1)) for _ in range(3))
+    rate = torch.tensor(0.5)
+    inner = torch.optim.SGD([{"params": [first]}, {"params": [second]}, {"params": [third], "lr": 0.25}], lr=rate)
+    with scaled_rates(inner, 3.0):
+        seen = [float(group["lr"]) for group in inner.param_groups]
+    assert seen == [1.5, 1.5, 0.75]
+    assert [group["lr"] is rate for group in inner.param_groups] == [True, True, False] and float(rate) == 0.5
+    inner.param_groups[2]["lr"] = None
+    with scaled_rates(inner, 3.0):
+        assert inner.param_groups[2]["lr"] is None
+
+
+def test_a_factor_of_one_touches_nothing() -> None:
+    _, inner = weight(lr=0.1)
+    before = inner.param_groups[0]["lr"]
+    with scaled_rates(inner, 1.0):
+        assert inner.param_groups[0]["lr"] is before
