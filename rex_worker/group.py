@@ -132,13 +132,18 @@ class Group:
 
     def wait(self, works: Sequence[dist.Work | None]) -> None:
         """Wait for collectives; give up when one fails, lasts too long or the group has been superseded."""
-        begun = time.monotonic()
+        begun = asked = time.monotonic()
         patience = Patience(self._superseded, max(PATIENCE_S, 3 * self._longest_s))
         for work in works:
             while work is not None and not self._completed(work):
-                if time.monotonic() > begun + self._timeout_s:
+                now = time.monotonic()
+                if now > begun + self._timeout_s:
                     raise GroupLost(f"a collective was not done within {self._timeout_s:g} s")
                 patience.check()
+                if now > asked + _SLICE.total_seconds():
+                    asked = now
+                    if self._store is not None and self._store.known_lost():
+                        raise GroupLost("another member has given the group up")
         self._longest_s = max(self._longest_s, time.monotonic() - begun)
 
     def _completed(self, work: dist.Work) -> bool:
@@ -212,7 +217,7 @@ class Group:
             self.await_key("farewell/all", time.monotonic() + timeout_s)
 
     def abandon(self) -> None:
-        """Give the group up, and tell those who wait for this worker in the store; a collective tells it by itself."""
+        """Give the group up, and tell the others in the store, as a connection may outlive it."""
         self.break_up(GroupLost("the group was given up"))
         if self._store is not None:
             self._store.give_up()

@@ -91,8 +91,7 @@ class ForwardGuard:
                 passes.admit()
                 return self.forward(*args, **kwargs)
             except (RuntimeError, MemoryError) as error:
-                out = is_out_of_memory(error, self._device, scarce=is_scarce(self._meter))
-                if not out or samples <= 1 or runs_collectives(self.model):
+                if samples <= 1 or not is_out_of_memory(error, self._device, scarce=is_scarce(self._meter)):
                     raise
                 message = first_line(error)
             # Outside of the ``except``: the error's traceback holds on to the failed pass.
@@ -135,15 +134,6 @@ def resized(tree: T, samples: int, wanted: int) -> T:
 
     sized: T = tree_map(fit, tree)
     return sized
-
-
-def runs_collectives(model: torch.nn.Module) -> bool:
-    """Whether a forward pass of the model talks to other workers, so that none may run one more than they do."""
-    from torch.distributed.tensor import DTensor
-
-    return any(isinstance(module, torch.nn.SyncBatchNorm) for module in model.modules()) or any(
-        isinstance(parameter, DTensor) for parameter in model.parameters()
-    )
 
 
 def _leaf(value: Any) -> Any:

@@ -14,11 +14,12 @@ from typing import Protocol
 
 import torch
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 from torch.utils._pytree import tree_leaves
 
 from rex_worker.devices import Pacer, release_memory
 from rex_worker.errors import first_line
-from rex_worker.guard import Call, ForwardGuard, runs_collectives
+from rex_worker.guard import Call, ForwardGuard
 from rex_worker.memory import Meter, is_out_of_memory
 from rex_worker.rewind import Rewind
 
@@ -103,8 +104,8 @@ class Replay:
 
     def verdict(self, samples: int) -> str | None:
         """What an earlier trial found; else ask for one, for which the next step's inputs are kept."""
-        if runs_collectives(self._guard.model):
-            return ""  # a pass of this worker alone would wait for the others for ever
+        if any(isinstance(parameter, DTensor) for parameter in self._guard.model.parameters()):
+            return ""  # sharded: a pass of this worker alone would wait for the others for ever
         found = self._known.get(samples)
         if found is None:
             self._wanted, self._guard.recording = samples, True

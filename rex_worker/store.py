@@ -35,6 +35,7 @@ class PatientStore:
         self._superseded = superseded
         self._patience_s = patience_s
         self._questions: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._lost: Future[bool] | None = None
         # A daemon: an unanswered question must not keep the process from ending.
         threading.Thread(target=_ask_all, args=(self._questions,), name="rex-store", daemon=True).start()
 
@@ -55,6 +56,14 @@ class PatientStore:
             raise GroupLost("another member has lost the group")
         return False
 
+    def known_lost(self) -> bool:
+        """Whether a member has given the generation up, as last answered; asks again, and never waits."""
+        lost = self._lost
+        if lost is not None and not lost.done():
+            return False
+        self._lost = self._put(lambda: self.store.check([_LOST]))
+        return lost is not None and lost.exception() is None and lost.result()
+
     def give_up(self) -> None:
         """Tell the others that this generation has no future, if the store can still be reached; never waits."""
         self._questions.put(self._last_words)
@@ -68,7 +77,7 @@ class PatientStore:
         with suppress(RuntimeError, ValueError):
             self.store.set(_LOST, "1")
 
-    def _ask(self, question: Callable[[], Answer]) -> Answer:
+    def _put(self, question: Callable[[], Answer]) -> Future[Answer]:
         answer: Future[Answer] = Future()
 
         def ask() -> None:
@@ -78,6 +87,10 @@ class PatientStore:
                 answer.set_exception(error)
 
         self._questions.put(ask)
+        return answer
+
+    def _ask(self, question: Callable[[], Answer]) -> Answer:
+        answer = self._put(question)
         patience = Patience(self._superseded, self._patience_s)
         while not wait([answer], _SLICE_S).done:
             patience.check()

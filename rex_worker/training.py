@@ -22,6 +22,7 @@ from rex_worker.agreement import Decision, Vote, Wish, decide
 from rex_worker.averaging import Averager
 from rex_worker.devices import Pacer, release_memory
 from rex_worker.errors import GroupLost, UsageError, first_line
+from rex_worker.group import Group
 from rex_worker.headroom import Headroom
 from rex_worker.keeping import Keeper
 from rex_worker.link import Link
@@ -185,8 +186,8 @@ class Training:
         self._link.standing.step = replica.step
         return term
 
-    def _load(self) -> bool:
-        return self._keeper.load(self._replica)
+    def _load(self, group: Group) -> bool:
+        return self._keeper.load(self._replica, group)
 
     def finish(self) -> None:
         """End together: when all members have all steps and rank 0 has committed the final checkpoint."""
@@ -231,8 +232,11 @@ class Training:
     def ran_out(self, message: str) -> None:
         """Memory did not suffice for the batch in hand: from now on the same share is run in smaller passes."""
         if self._step is not None:
+            term = self._participation.present
             self._step.no_memory = message
-            self._headroom.ran_out(self._participation.present.plan, self.in_hand(), message)
+            self._headroom.ran_out(term.plan, self.in_hand(), message)
+            if self._averager.together:  # what stands in for the pass must not talk to the others
+                term.group.break_up(GroupLost("this worker could not do its part of a sharded step"))
 
     def was_beaten(self, error: BaseException) -> bool:
         """Whether the script could not go on after ``error`` for lack of memory; then the operator has been told."""

@@ -175,10 +175,13 @@ def test_the_stand_in_has_the_outputs_shapes_and_can_be_trained_on() -> None:
 
 
 def test_time_may_come_before_the_samples() -> None:
-    tree = {"x": torch.arange(12).view(2, 6), "length": 6}
-    assert resized(tree, 6, 2)["x"].tolist() == [[0, 1], [6, 7]]
-    assert resized(tree, 6, 8)["x"].tolist() == [[0, 1, 2, 3, 4, 5, 0, 1], [6, 7, 8, 9, 10, 11, 6, 7]]
-    assert resized(tree, 2, 1)["x"].tolist() == [[0, 1, 2, 3, 4, 5]]
+    tree: dict[str, Any] = {"x": torch.arange(12).view(2, 6), "length": 6}
+    for samples, wanted, expected in (
+        (6, 2, [[0, 1], [6, 7]]),
+        (6, 8, [[0, 1, 2, 3, 4, 5, 0, 1], [6, 7, 8, 9, 10, 11, 6, 7]]),
+        (2, 1, [[0, 1, 2, 3, 4, 5]]),
+    ):
+        assert torch.equal(resized(tree, samples, wanted)["x"], torch.tensor(expected))
 
 
 def test_evaluation_is_none_of_the_guards_business() -> None:

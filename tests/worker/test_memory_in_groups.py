@@ -133,3 +133,19 @@ async def test_c_171_memory_that_is_full_in_the_loss_costs_one_worker_and_not_th
     await rex.form(2, {"w1": 30})
     assert await rex.end_of(b) == 0
     ledgers.check_exactly_once(1003)
+
+
+async def test_a_sharded_group_forms_anew_when_a_worker_runs_out_of_memory(rex: Operator, tmp_path: Path) -> None:
+    """The others wait in the collectives of the pass that failed, so the step cannot be voided by a vote."""
+    ledgers, script = Ledgers(tmp_path), SCRIPT.with_name("sharded_script.py")
+    run = {"REX_EMULATE": "1", "REX_EMULATE_SCALE": "0.01", "SAMPLES": "503", "EPOCHS": "2"}
+    a, b = [await rex.start(n, script, **ledgers.variables(n, **run)) for n in ("w0", "w1")]
+    await rex.ready(a, b)
+    await rex.form(1, {"w0": 300, "w1": 50})
+    await rex.until("the loss of the group", lambda: bool(a.said(GroupLost) and b.said(GroupLost)))
+    (report,) = a.said(OutOfMemory)
+    assert report.local_batch == 300 and not b.said(OutOfMemory)
+    await rex.form(2, {"w0": 300, "w1": 50})
+    assert await rex.ended(a, b) == [0, 0]
+    ledgers.check_exactly_once(503)
+    assert max(len(entry["indices"]) for entry in ledgers.kind("batch", "w0") if entry["generation"] == 2) == 150

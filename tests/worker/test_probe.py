@@ -78,7 +78,7 @@ def test_a_trial_leaves_no_trace() -> None:
     guard = ForwardGuard(model, CPU, NoMeter())
     optimizer = torch.optim.Adam(model.parameters())
     call = real_step(guard, 8)
-    fired = []
+    fired: list[Tensor] = []
     for parameter in model.parameters():
         parameter.register_post_accumulate_grad_hook(fired.append)  # type: ignore[no-untyped-call]
     gradients = [p.grad.clone() for p in model.parameters() if p.grad is not None]
