@@ -21,7 +21,7 @@ import re
 import shutil
 import uuid
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,7 @@ from torch.distributed.tensor import DTensor
 from rex_worker.errors import ConfigurationError, first_line
 from rex_worker.manifest import Place, Written, stored_tensor
 from rex_worker.staging import Party, Snapshot, gather_texts, snapshot
-from rex_worker.state import pack_named, unpack
+from rex_worker.state import unpack
 from rex_worker.storage import PartReader, PartWriter
 
 __all__ = ["CheckpointDamaged", "CheckpointFolder", "Snapshot", "read_model_state", "snapshot"]
@@ -44,6 +44,9 @@ log = logging.getLogger("rex.checkpoint")
 
 _NAME = re.compile(r"^step-\d{12}(-final)?$")
 _ASIDE = ".writing-"
+
+Like = Callable[[str, tuple[int, ...]], DTensor | None]
+"""How a tensor of the state, known by its name and shape, is cut."""
 
 
 class CheckpointDamaged(UserWarning):
@@ -77,7 +80,7 @@ class CheckpointFolder:
         Raises:
             OSError: The disk is full or gone; the other checkpoints stay whole.
         """
-        if not _is_whole(self._target(taken, final)):
+        if not _is_whole(self._target(taken, final)):  # else there is no need to write it
             self.commit(taken, [self.write_part(taken)], final)
 
     def write_part(self, taken: Snapshot) -> str:
@@ -97,6 +100,9 @@ class CheckpointFolder:
     def commit(self, taken: Snapshot, parts: Sequence[str], final: bool = False) -> None:
         """On rank 0: put a checkpoint in place whose ``parts`` all ranks have written. Raises ``OSError``."""
         aside, target = self._aside(taken), self._target(taken, final)
+        if _is_whole(target):
+            self.discard(taken)
+            return
         try:
             writer = PartWriter(aside, taken.rank, taken.step, taken.samples)
             told = [json.loads(part) for part in parts]
@@ -141,12 +147,12 @@ class CheckpointFolder:
                 _warn(path.name, f"{type(error).__name__}: {str(error)[:200]}")
         return None
 
-    def load_newest_sharded(self, template: Any, party: Party) -> tuple[Any, int] | None:
+    def load_newest_sharded(self, like: Like, party: Party) -> tuple[Any, int] | None:
         """As ``load_newest``, by all ranks of ``party`` together, each reading its own shards only.
 
         Args:
-            template: This rank's own state, of which each ``DTensor`` says which shard is wanted under its name; it is
-                not changed. Tensors that it lacks are read whole.
+            like: Takes a tensor's name, such as ``model.0.weight``, and its whole shape; returns a ``DTensor`` of that
+                shape which is cut as this one is wanted, or None for a tensor that is wanted whole.
             party: All ranks; each calls this.
 
         Raises:
@@ -158,7 +164,7 @@ class CheckpointFolder:
             try:
                 reader = PartReader(self._named(name))
                 reader.verify(party.rank, party.size)
-                found = _assemble(reader, pack_named(template)[1]), reader.manifest.step
+                found = _assemble(reader, like), reader.manifest.step
             except Exception as error:
                 trouble = f"{type(error).__name__}: {str(error)[:200]}"
             troubles = [text for text in gather_texts(party, trouble) if text]
@@ -221,19 +227,17 @@ def read_model_state(path: str | os.PathLike[str]) -> dict[str, Tensor]:
 def _read(path: Path) -> tuple[Any, int]:
     reader = PartReader(path)
     reader.verify()
-    return _assemble(reader, {}), reader.manifest.step
+    return _assemble(reader, lambda name, shape: None), reader.manifest.step
 
 
-def _assemble(reader: PartReader, wanted: dict[str, Tensor]) -> Any:
-    """Put the state together: each tensor whole, or the shard that the one of its name in ``wanted`` has."""
+def _assemble(reader: PartReader, like: Like) -> Any:
+    """Put the state together: each tensor whole, or the shard that ``like`` asks for."""
     metadata = reader.read_metadata()
     tensors: dict[str, Tensor] = {}
     for name in metadata.state_dict_metadata:
-        stored, like = stored_tensor(metadata, name), wanted.get(name)
-        if isinstance(like, DTensor):
-            tensors[name] = torch.empty_like(like)
-        else:
-            tensors[name] = torch.empty(stored.size, dtype=stored.properties.dtype)
+        stored = stored_tensor(metadata, name)
+        dtype, cut = stored.properties.dtype, like(name, tuple(stored.size))
+        tensors[name] = torch.empty(stored.size, dtype=dtype) if cut is None else torch.empty_like(cut, dtype=dtype)
     planner = DefaultLoadPlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
     planner.set_up_planner(tensors, metadata, is_coordinator=True)
     reader.set_up_storage_reader(metadata, is_coordinator=True)

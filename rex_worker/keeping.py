@@ -3,7 +3,7 @@
 A periodic checkpoint is copied to host memory at the boundary and written by a thread while training goes on. A disk
 that is slower than the training holds nobody up: of two that wait for it, the newer one is written. The final
 checkpoint, and the one before an ordered stop, are written before anybody goes on. Rank 0 keeps a state that all
-workers hold alike; one that is sharded over them is kept by all together (``rex_worker.shared_keeping``).
+workers hold alike; one that is cut into shards is kept by all together (``rex_worker.joint``).
 
 No failure of the disk ends a training, but for the final checkpoint: the operator is told, and the next one is tried.
 """
@@ -15,8 +15,9 @@ from collections.abc import Callable
 
 from rex_worker.background import Background, Job
 from rex_worker.checkpoint import CheckpointFolder
-from rex_worker.errors import first_line
+from rex_worker.errors import GroupLost, first_line
 from rex_worker.group import Group
+from rex_worker.joint import JointSave
 from rex_worker.link import Link
 from rex_worker.protocol import Checkpointed, CheckpointFailed
 from rex_worker.replica import Replica
@@ -34,6 +35,8 @@ class Keeper:
         self._link = link
         self._stager = Stager()
         self._background = Background()
+        self._joint: JointSave | None = None
+        """The periodic checkpoint that all workers are writing."""
         self._taken_step = 0
         self._safe_step = 0
         self._saved = False
@@ -43,13 +46,19 @@ class Keeper:
         saved, self._saved = self._saved, False
         return saved
 
-    def load(self, replica: Replica) -> bool:
-        """Put the newest whole checkpoint into ``replica``; False when there is none."""
+    def load(self, replica: Replica, group: Group) -> bool:
+        """Put the newest whole checkpoint into ``replica``; False when there is none.
+
+        Called on rank 0, or, where the state is cut into shards, on all ranks.
+        """
         if self._folder is None:
             return False
         self.flush()
-        self._folder.clear_unfinished()
-        found = self._folder.load_newest()
+        self._joint = None
+        if group.rank == 0:
+            self._folder.clear_unfinished()
+        newest = self._folder.load_newest_sharded
+        found = newest(replica.like, group) if replica.together else self._folder.load_newest()
         if found is None:
             return False
         state, step = found
@@ -59,54 +68,130 @@ class Keeper:
         return True
 
     def keep_if_due(self, replica: Replica, group: Group) -> None:
-        """Take a periodic checkpoint when it is time and rank 0's turn; returns when the copy is made."""
-        step = replica.step
-        if self._folder is None or group.rank != 0 or step == 0 or step % self._every or step == self._taken_step:
+        """Take a periodic checkpoint when it is time; returns when the copy is made. All ranks call it."""
+        if self._folder is None:
             return
-        self._taken_step, self._saved = step, True
-        outrun = self._background.withdraw()
-        if outrun is not None:
-            log.warning("the disk is slow: the checkpoint of step %d is left out for that of %d", outrun.step, step)
-            self._stager.release(outrun)
-        taken = self._stager.take(replica.state(), step, replica.progress.samples)
-        self._background.submit(Job(taken, self._writing(self._folder, group.generation)))
+        step = replica.step
+        due = step > 0 and step % self._every == 0 and step != self._taken_step
+        if replica.together:
+            try:
+                self._keep_together(self._folder, replica, group, due)
+            except GroupLost as error:
+                group.break_up(error)
+        elif due and group.rank == 0:
+            self._taken_step, self._saved = step, True
+            outrun = self._background.withdraw()
+            if outrun is not None:
+                log.warning("the disk is slow: the checkpoint of step %d is left out for that of %d", outrun.step, step)
+                self._stager.release(outrun)
+            taken = self._stager.take(replica.state(), step, replica.progress.samples)
+            self._background.submit(Job(taken, self._saving(self._folder, group.generation)))
 
     def keep_now(self, replica: Replica, group: Group) -> None:
-        """Take a checkpoint before the process ends; a failure is logged, the older ones remain."""
+        """Take a checkpoint before the process ends; a failure is logged, the older ones remain. All ranks call it."""
         self.flush()
         step = replica.step
-        if self._folder is not None and group.rank == 0 and step > 0 and step != self._safe_step:
+        if self._folder is None or step == 0:
+            return
+        if replica.together:
+            try:
+                self._joint = None
+                joint = JointSave(self._folder, self._stager, replica, group)
+                joint.write()
+                group.gate(f"kept-{step}")
+                self._commit(joint, joint.parts(group))
+            except GroupLost as error:
+                log.error("checkpoint of step %d is lost with the group: %s", step, error)
+                group.break_up(error)
+        elif group.rank == 0 and step != self._safe_step:
             taken = self._stager.take(replica.state(), step, replica.progress.samples)
-            self._writing(self._folder, group.generation)(taken)
+            self._saving(self._folder, group.generation)(taken)
 
     def keep_final(self, replica: Replica, group: Group) -> None:
-        """Commit the training's result. Raises ``OSError`` when that fails: then the job has not succeeded."""
+        """Commit the training's result; all ranks call it.
+
+        Raises:
+            OSError: That failed: then the job has not succeeded.
+            GroupLost: A rank was lost that had a part of it.
+        """
         self.flush()
-        if self._folder is None or group.rank != 0:
+        if self._folder is None:
             return
         step, samples = replica.step, replica.progress.samples
-        self._folder.save(self._stager.take(replica.state(), step, samples), final=True)
-        self._committed(step, samples, group.generation, final=True)
+        if replica.together:
+            self._joint = None
+            joint = JointSave(self._folder, self._stager, replica, group)
+            joint.write()
+            group.gate(f"kept-{step}-final")
+            joint.commit(joint.parts(group), final=True)
+        elif group.rank == 0:
+            self._folder.save(self._stager.take(replica.state(), step, samples), final=True)
+        if group.rank == 0:
+            self._committed(step, samples, group.generation, final=True)
 
     def flush(self) -> None:
         """Wait until what is being written is written."""
         self._background.flush()
 
-    def _writing(self, folder: CheckpointFolder, generation: int) -> Callable[[Snapshot], None]:
-        def write(taken: Snapshot) -> None:
+    # --- one rank for all -------------------------------------------------------------------------------------------
+
+    def _saving(self, folder: CheckpointFolder, generation: int) -> Callable[[Snapshot], None]:
+        def save(taken: Snapshot) -> None:
             try:
                 folder.save(taken)
             except Exception as error:
                 self._failed(taken.step, generation, error)
             else:
-                self._safe_step = max(self._safe_step, taken.step)
                 self._committed(taken.step, taken.samples, generation, final=False)
             finally:
                 self._stager.release(taken)
 
-        return write
+        return save
+
+    # --- all ranks together -----------------------------------------------------------------------------------------
+
+    def _keep_together(self, folder: CheckpointFolder, replica: Replica, group: Group, due: bool) -> None:
+        """At a boundary, on all ranks: see how far the running one is, and begin one that is due."""
+        joint = self._joint
+        if joint is not None and joint.generation != group.generation:
+            joint.give_up()
+            joint = None
+        if joint is not None and joint.is_written(group, replica.step):
+            parts = joint.parts(group)
+            if group.rank == 0:
+                committing = joint
+                self._background.submit(Job(joint.taken, lambda _: self._commit(committing, parts)))
+            else:
+                self._stager.release(joint.taken)
+            joint = None
+        self._joint = joint
+        if not due:
+            return
+        self._taken_step = replica.step
+        if joint is not None:
+            log.warning("the disk is slow: the checkpoint of step %d is left out", replica.step)
+            return
+        self._saved = True
+        self._joint = joint = JointSave(folder, self._stager, replica, group)
+        self._background.submit(Job(joint.taken, lambda _: joint.write()))
+
+    def _commit(self, joint: JointSave, parts: list[str]) -> None:
+        taken = joint.taken
+        try:
+            joint.commit(parts, final=False)
+        except Exception as error:
+            if taken.rank == 0:
+                self._failed(taken.step, joint.generation, error)
+        else:
+            if taken.rank == 0:
+                self._committed(taken.step, taken.samples, joint.generation, final=False)
+        finally:
+            self._stager.release(taken)
+
+    # --- what the operator hears ------------------------------------------------------------------------------------
 
     def _committed(self, step: int, samples: int, generation: int, final: bool) -> None:
+        self._safe_step = max(self._safe_step, step)
         message = Checkpointed(generation=generation, step=step, samples=samples, final=final)
         self._link.standing.checkpointed = message
         self._link.send(message)

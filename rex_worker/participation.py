@@ -11,6 +11,7 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Literal, NoReturn
 
 import torch
@@ -32,7 +33,8 @@ CLOSE_S = 10.0
 _LOOK_S = 0.5
 _EXIT_SIGTERM = 143
 
-Load = Callable[[], bool]
+Load = Callable[[Group], bool]
+"""Loads the newest checkpoint, for a group that has nothing newer; False when there is none."""
 
 
 @dataclass(frozen=True)
@@ -158,7 +160,7 @@ class Participation:
         group = None
         try:
             group = self._meet(membership, rank)
-            replica.synchronise(group, membership.min_step, load, self._device)
+            replica.synchronise(group, membership.min_step, partial(load, group), self._device)
         except GroupLost as error:
             if group is not None:
                 group.abandon()

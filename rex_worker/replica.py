@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
+from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 from rex_worker import randomness
@@ -85,6 +86,10 @@ class Replica:
     def synchronise(self, group: Group, min_step: int, load: Callable[[], bool], device: torch.device) -> None:
         """Bring all members of ``group`` to one state; see ``rex_worker.synchronisation``."""
         synchronise(group, self, min_step, load, device)
+
+    def like(self, name: str, shape: tuple[int, ...]) -> DTensor | None:
+        """What a tensor of the state, known by its name and shape, is cut like; None: each worker has all of it."""
+        return None
 
     def hand_over(self, group: Group, leaving: Sequence[int]) -> None:
         """Before ``group`` ends as planned: nothing, as each member has all of the state."""

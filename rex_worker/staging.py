@@ -34,10 +34,14 @@ class Party(Protocol):
 
 
 class Planner(DefaultSavePlanner):
-    """DCP's planner, which looks up in the copies what it planned on the live tensors."""
+    """DCP's planner, which looks up in the copies what it planned on the live tensors.
+
+    What several ranks have is written by the lowest of them: of what is each rank's own, such as its random states,
+    that of rank 0 counts.
+    """
 
     def __init__(self) -> None:
-        super().__init__(flatten_state_dict=False, flatten_sharded_tensors=False)
+        super().__init__(flatten_state_dict=False, flatten_sharded_tensors=False, dedup_save_to_lowest_rank=True)
         self.copies: Mapping[str, Tensor] = {}
 
     def lookup_object(self, index: MetadataIndex) -> Tensor:
