@@ -18,7 +18,7 @@ from torch.distributed.tensor import DTensor
 
 from rex_worker.averaging import Reducer
 from rex_worker.buckets import square_of
-from rex_worker.errors import Desynchronised, GroupLost
+from rex_worker.errors import Desynchronised, GroupLost, RexError
 from rex_worker.group import Group
 from rex_worker.sharding.usage import Usage
 from rex_worker.sharding.wire import Wire
@@ -55,7 +55,8 @@ class ShardedAverager:
     @property
     def wire(self) -> Wire:
         """The present group's collectives."""
-        assert self._wire is not None, "the model is sharded when its first group forms"
+        if self._wire is None:
+            raise RexError("the model is sharded when its first group forms")
         return self._wire
 
     @property
@@ -92,7 +93,7 @@ class ShardedAverager:
         self.wire.check()
 
     def local_square(self, weight: float) -> float | None:
-        """|g_i|^2 of this worker's own mean gradient; None when it took several passes, which are reduced one by one."""
+        """|g_i|^2 of this worker's own mean gradient; None after several passes, which are reduced one by one."""
         if weight <= 0:
             return None
         if self._group().size == 1:
@@ -123,7 +124,7 @@ class ShardedAverager:
 
     def finish(self, factor: float = 1.0) -> float:
         """Scale this worker's parts of the gradients by ``factor``; returns |g|^2 of the whole."""
-        for (name, parameter), used in zip(self._parameters.items(), self._used, strict=True):
+        for parameter, used in zip(self._parameters.values(), self._used, strict=True):
             if factor == 0.0:
                 parameter.grad = torch.zeros_like(parameter)
             elif not used:
@@ -150,15 +151,14 @@ class ShardedAverager:
             parameter.grad = None
         self._works, self._own_passes = [], 0
         self.wire.begin()
-        assert self._usage is not None
-        self._usage.clear()
+        if self._usage is not None:
+            self._usage.clear()
 
     def _group(self) -> Group:
         return self.wire.group
 
     def _is_used(self, name: str) -> bool:
-        assert self._usage is not None
-        known = self._usage.used(name)
+        known = None if self._usage is None else self._usage.used(name)
         if known is not None:
             return known
         gradient = self._parameters[name].grad

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -58,15 +58,12 @@ class Form:
 
     def parameter(self) -> nn.Parameter:
         """What is registered now: the sharded one, or the gathered one while its module computes."""
-        slot = self.slots[0]
-        parameter = slot.module._parameters[slot.name]
-        assert parameter is not None
-        return parameter
+        return self.slots[0].module.get_parameter(self.slots[0].name)
 
     def register(self, parameter: nn.Parameter) -> None:
         """Put ``parameter`` in its place, or places."""
         for slot in self.slots:
-            slot.module._parameters[slot.name] = parameter
+            slot.module.register_parameter(slot.name, parameter)
 
     def blank(self) -> nn.Parameter:
         """A plain parameter without values."""
@@ -139,8 +136,7 @@ class Dressing:
                 )
 
     def _materialise(self, form: Form) -> nn.Parameter:
-        blank = form.parameter()
-        assert isinstance(blank, DTensor)
+        blank = cast(DTensor, form.parameter())
         local = torch.zeros(blank.to_local().shape, dtype=form.dtype, device=self._device)
         parameter = nn.Parameter(as_dtensor(local, blank), form.trained)
         form.register(parameter)

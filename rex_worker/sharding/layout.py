@@ -61,9 +61,7 @@ def copy_common(target: Tensor, target_region: Region, source: Tensor, source_re
         source: Of the shape of ``source_region``.
         source_region: Where in the whole tensor ``source`` lies.
     """
-    common = [
-        (max(a[0], b[0]), min(a[1], b[1])) for a, b in zip(target_region, source_region, strict=True)
-    ]
+    common = [(max(a[0], b[0]), min(a[1], b[1])) for a, b in zip(target_region, source_region, strict=True)]
     if any(start >= stop for start, stop in common):
         return
     target[_within(common, target_region)] = source[_within(common, source_region)].to(target.device)

@@ -144,9 +144,7 @@ class ShardedReplica(Replica):
 
     def _receive(self, group: Group, choice: Choice) -> None:
         description = describe(group, choice, self._holding)
-        tensors = transfer(
-            group, self._mesh, choice, description, self._holding, self.like, self._mesh_device
-        )
+        tensors = transfer(group, self._mesh, choice, description, self._holding, self.like, self._mesh_device)
         self.adopt(unpack(description.text, tensors))
 
     def _resumes(self, load: Callable[[], bool], min_step: int) -> bool:

@@ -62,8 +62,9 @@ class Wire:
             return None
         if self.group.closed:
             raise RexError(
-                "the sharded model was called after the training had ended, when its parts lie with workers that are gone;"
-                " evaluate it inside of the with block, or read the whole of it with read_model_state"
+                "the sharded model was called after the training had ended: its parts lie with workers that are gone;"
+                " evaluate it inside of the with block, or read all of it from its last checkpoint with"
+                " rex_worker.checkpoint.read_model_state"
             )
         self.trace = zlib.crc32(f"{kind} {result.numel()} {result.dtype}".encode(), self.trace)
         try:
