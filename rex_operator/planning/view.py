@@ -10,6 +10,8 @@ from rex_operator.planning.knowledge import Knowledge
 from rex_operator.planning.types import DecisionRecord, PlanDraft, PlannerView, TrialView, WorkerView
 
 _LATEST = 50
+_SHORTEST_S = 1e-9
+"""Less is no time that a step can take, and rates made from it need not be finite."""
 
 
 def look_at(
@@ -35,9 +37,12 @@ def look_at(
         wait = np.median([s.wait_s for s in steps], axis=0)
         for i, worker in enumerate(window.workers):
             if worker in workers:
-                workers[worker] = WorkerView(shares[worker], float(compute[i]), float(wait[i]), worker in stale)
-        step_s = float(np.median([s.step_s for s in steps]))
-        if plan is not None and step_s > 0:
+                told = [float(s.comm_s[i]) for s in steps if np.isfinite(s.comm_s[i])]
+                comm = float(np.median(told)) if told else None
+                workers[worker] = WorkerView(shares[worker], float(compute[i]), float(wait[i]), worker in stale, comm)
+        median = float(np.median([s.step_s for s in steps]))
+        step_s = median if median >= _SHORTEST_S else None
+        if plan is not None and step_s is not None:
             throughput = plan.global_batch / step_s
             goodput = known.useful(plan) / step_s
     return PlannerView(

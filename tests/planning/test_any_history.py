@@ -7,7 +7,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from rex_operator.planning import CannotPlan, PlanDraft, Planner, PlannerState, SearchRequest, WorkerInfo, run_search
@@ -70,6 +70,7 @@ seconds = st.one_of(st.just(0.0), st.floats(0, 1e7), st.floats(0.001, 0.2))
 
 
 @given(st.lists(st.tuples(seconds, seconds, st.one_of(st.none(), st.floats(-1e30, 1e30))), min_size=60, max_size=90))
+@example(rows=[(0.0, 1e-313, None)] * 60)
 @settings(max_examples=20, deadline=None)
 def test_c_135_absurd_reports_lead_to_no_crash_and_no_nan(rows: list[tuple[float, float, float | None]]) -> None:
     planner = Planner(spec(validation={"minSteps": 4, "warmupSteps": 0}, cooldown=0.0), np.random.default_rng(0))
