@@ -35,6 +35,8 @@ class Storyteller:
             self._recorder.tell(owner, "Warning", scheduled.reason, scheduled.message)
         if seen.blocked:
             self._recorder.tell(owner, "Warning", "PodsRefused", seen.blocked)
+        if seen.view is not None and seen.view.checkpoint_trouble:
+            self._recorder.tell(owner, "Warning", "CheckpointFailed", seen.view.checkpoint_trouble)
         for pod in decision.drain:
             self._recorder.tell(owner, "Normal", "Draining", f"worker {pod.worker_id} leaves the group as planned")
         self._tell_plans(seen)

@@ -18,6 +18,7 @@ from rex_operator.planning import PlannerState
 from rex_worker.protocol import (
     Ack,
     Checkpointed,
+    CheckpointFailed,
     Failed,
     GroupLost,
     Hello,
@@ -40,6 +41,8 @@ class Knowledge:
         self.progress = Progress(saved.step, saved.samples, saved.total_samples)
         self.group = Group.restored(spec.sync.mode, saved, self.roster, now)
         self.checkpoint_step, self.final_checkpoint = saved.checkpoint_step, saved.final_checkpoint
+        self.checkpoint_trouble = ""
+        """Why the newest checkpoint could not be written; empty once another one is safe."""
 
     @property
     def finishing(self) -> bool:
@@ -64,6 +67,8 @@ class Knowledge:
                 self._runs(life, message.generation, message.plan_version, message.step)
             case Metrics():
                 self.progress.report(message)
+            case CheckpointFailed():
+                self._checkpoint_failed(message)
             case GroupLost():
                 life.group_lost = max(life.group_lost, message.generation)
             case Leaving():
@@ -78,8 +83,17 @@ class Knowledge:
 
     def checkpointed(self, message: Checkpointed) -> None:
         """A checkpoint is safe; an older one that is told late changes nothing."""
+        if message.step >= self.checkpoint_step:
+            self.checkpoint_trouble = ""
         self.checkpoint_step = max(self.checkpoint_step, message.step)
         self.final_checkpoint = self.final_checkpoint or message.final
+
+    def _checkpoint_failed(self, message: CheckpointFailed) -> None:
+        if message.step > self.checkpoint_step:
+            safe = (
+                f"the newest safe one is of step {self.checkpoint_step}" if self.checkpoint_step else "none is safe yet"
+            )
+            self.checkpoint_trouble = f"checkpoint of step {message.step} failed: {message.message} ({safe})"
 
     def steps(self, life: Life, message: Steps, now: float) -> Iterator[StepReport]:
         """Learn from a worker's steps, and yield those that can be believed."""

@@ -33,6 +33,7 @@ class WorkerRow:
     local_batch: int | None
     compute_s: float | None
     wait_s: float | None
+    comm_s: float | None
     step: int
     plan_version: int
     failed: str = ""
@@ -62,6 +63,8 @@ class JobView:
     metrics: dict[str, float]
     eta_s: float | None
     checkpoint_step: int
+    checkpoint_trouble: str = field(default="", kw_only=True)
+    """Why the newest checkpoint could not be written; empty once another one is safe."""
     decisions: tuple[DecisionRecord, ...]
     """The newest ones, oldest first."""
     stale: tuple[str, ...]

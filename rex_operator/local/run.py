@@ -27,7 +27,7 @@ from rex_operator.local.filling import fill
 from rex_operator.local.process import log_tail
 from rex_operator.local.restarts import Restarts
 from rex_operator.local.rundir import RunDirectory, RunState
-from rex_worker.protocol import Checkpointed, Hello, Metrics, Up
+from rex_worker.protocol import Checkpointed, CheckpointFailed, Hello, Metrics, Up
 
 TICK_S = 0.25
 FINISH_PATIENCE_S = 30.0
@@ -143,6 +143,8 @@ class LocalRun:
         self._apply(self._coordinator.message(identity.worker_id, identity.incarnation, message, time.monotonic()))
         if isinstance(message, Checkpointed):
             self._book.record.event("checkpoint", f"checkpoint at step {message.step} is safe", step=message.step)
+        if isinstance(message, CheckpointFailed):
+            self._book.event("checkpoint-failed", f"checkpoint of step {message.step} failed: {message.message}")
 
     def closed(self, identity: Identity) -> None:
         """A worker's session is over."""
