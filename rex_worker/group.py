@@ -108,6 +108,7 @@ class Group:
 
     def all_reduce(self, tensor: torch.Tensor) -> dist.Work | None:
         """Start summing ``tensor`` over the group, in place; None when there is nobody to sum with."""
+        self.check()
         if self.size == 1:
             return None
         with _losing():
@@ -115,6 +116,7 @@ class Group:
 
     def broadcast(self, tensor: torch.Tensor, source: int) -> None:
         """Give everybody the ``tensor`` of rank ``source``, in place."""
+        self.check()
         if self.size > 1:
             with _losing():
                 work = dist.broadcast(tensor, src=source, async_op=True)
@@ -122,6 +124,7 @@ class Group:
 
     def gathered(self, vector: torch.Tensor) -> torch.Tensor:
         """Gather each rank's 1-d CPU ``vector``: shape (size, len)."""
+        self.check()
         if self.size == 1:
             return vector.reshape(1, -1).clone()
         result = torch.empty(self.size * vector.numel(), dtype=vector.dtype)

@@ -13,6 +13,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
+import torch
+
 from rex_worker.background import Background, Job
 from rex_worker.checkpoint import CheckpointFolder
 from rex_worker.errors import GroupLost, first_line
@@ -72,13 +74,13 @@ class Keeper:
         if self._folder is None:
             return
         step = replica.step
-        due = step > 0 and step % self._every == 0 and step != self._taken_step
+        due = step > 0 and step % self._every == 0
         if replica.together:
             try:
-                self._keep_together(self._folder, replica, group, due)
+                self._keep_together(self._folder, replica, group, due and not self._was_taken(step, group))
             except GroupLost as error:
                 group.break_up(error)
-        elif due and group.rank == 0:
+        elif due and group.rank == 0 and step != self._taken_step:
             self._taken_step, self._saved = step, True
             outrun = self._background.withdraw()
             if outrun is not None:
@@ -149,6 +151,13 @@ class Keeper:
         return save
 
     # --- all ranks together -----------------------------------------------------------------------------------------
+
+    def _was_taken(self, step: int, group: Group) -> bool:
+        """Whether any rank has taken the checkpoint of ``step``: a newcomer cannot know it. All ranks call it."""
+        taken = bool(group.gathered(torch.tensor([step == self._taken_step])).any())
+        if taken:
+            self._taken_step = step
+        return taken
 
     def _keep_together(self, folder: CheckpointFolder, replica: Replica, group: Group, due: bool) -> None:
         """At a boundary, on all ranks: see how far the running one is, and begin one that is due."""

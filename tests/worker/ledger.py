@@ -30,10 +30,12 @@ class Ledgers:
     def used(self) -> dict[int, Counter[int]]:
         """How often each sample was used in applied steps, by epoch.
 
-        A step counts with the generation that applied it, and with its last attempt there; of a worker that died in it,
-        the batches that it was handed count.
+        A step counts with the generation that applied it (the last one, if it was applied again after a step back), and
+        with its last attempt there; of a worker that died in it, the batches that it was handed count.
         """
-        applied = {entry["step"]: entry["generation"] for entry in self.kind("applied")}
+        applied: dict[int, int] = {}
+        for entry in self.kind("applied"):
+            applied[entry["step"]] = max(entry["generation"], applied.get(entry["step"], 0))
         counts: dict[int, Counter[int]] = defaultdict(Counter)
         for file in self.folder.glob("*.ledger"):
             attempts: dict[tuple[int, int], set[int]] = {}
