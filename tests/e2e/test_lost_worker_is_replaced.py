@@ -35,11 +35,18 @@ def test_survivors_keep_their_processes(
     def kill(pod: Object) -> None:
         cluster.kill_container(pod, "trainer")
 
-    if cluster.kills_containers:
+    def cut(pod: Object) -> None:
+        cluster.cut_off(pod, "trainer")
+
+    if cluster.reaches_nodes:
         # Rank 0 holds the group's meeting point: losing it is the hardest case.
         failure = _lose(cluster, namespace, rank=0, how=kill)
         assert failure["charged"]
         assert failure["exitCode"] == 137
+
+        # Its process lives and computes on, but neither the others nor the operator hear of it.
+        failure = _lose(cluster, namespace, rank=0, how=cut)
+        assert not failure["charged"]
 
 
 def _lose(cluster: Cluster, namespace: str, *, rank: int, how: Callable[[Object], None]) -> Object:

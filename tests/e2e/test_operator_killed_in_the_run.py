@@ -14,7 +14,7 @@ from tests.e2e.jobs import FOREVER, digits, holds, life, plan_version, step, wor
 def test_training_goes_on_and_versions_never_go_back(
     cluster: Cluster, operator: Installation, worker_image: str, namespace: str
 ) -> None:
-    if not cluster.kills_containers:
+    if not cluster.reaches_nodes:
         pytest.skip("needs a way to the nodes to kill a container")
     kubectl = cluster.kubectl
     job = digits("digits", worker_image, epochs=FOREVER, pools={"a100": 1, "t4": 1}, minimum=2)

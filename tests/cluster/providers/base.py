@@ -18,8 +18,8 @@ class Cluster(ABC):
     """A running cluster. Its nodes carry ``rex.dev/device`` labels and offer ``nvidia.com/gpu``."""
 
     kubectl: Kubectl
-    kills_containers: ClassVar[bool] = True
-    """Whether ``kill_container`` can reach the nodes."""
+    reaches_nodes: ClassVar[bool] = True
+    """Whether ``kill_container`` and ``cut_off`` are possible."""
 
     @property
     def kubeconfig(self) -> Path:
@@ -38,6 +38,10 @@ class Cluster(ABC):
     @abstractmethod
     def kill_container(self, pod: Object, container: str) -> None:
         """SIGKILL the first process of a pod's container: what an out-of-memory killer or a crash does."""
+
+    @abstractmethod
+    def cut_off(self, pod: Object, container: str) -> None:
+        """Take a pod's network away while its processes go on: so a broken switch or a lost node looks to its peers."""
 
     @abstractmethod
     def diagnose(self) -> str:

@@ -44,7 +44,7 @@ class ExistingCluster(Cluster):
     Images must be there already, or loadable by the command in ``$REX_TEST_LOAD_IMAGE`` (it gets the archive's path).
     """
 
-    kills_containers: ClassVar[bool] = False
+    reaches_nodes: ClassVar[bool] = False
 
     def __init__(self, kubeconfig: Path, say: Say) -> None:
         self.kubectl = Kubectl(programs.find(["kubectl"], say)["kubectl"], kubeconfig)
@@ -61,8 +61,12 @@ class ExistingCluster(Cluster):
         run(command, archive, timeout=600)
 
     def kill_container(self, pod: Object, container: str) -> None:
-        """Not possible without the nodes; tests look at ``kills_containers`` first."""
+        """Not possible without the nodes; tests look at ``reaches_nodes`` first."""
         raise ClusterError(f"cannot kill {container} of {pod['metadata']['name']}: the nodes cannot be reached")
+
+    def cut_off(self, pod: Object, container: str) -> None:
+        """Not possible either."""
+        raise ClusterError(f"cannot cut {pod['metadata']['name']} off: the nodes cannot be reached")
 
     def diagnose(self) -> str:
         """Nothing but the API is known."""

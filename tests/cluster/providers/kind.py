@@ -66,6 +66,13 @@ class KindCluster(Cluster):
         node = pod["spec"]["nodeName"]
         run("docker", "exec", node, "ctr", "-n", "k8s.io", "tasks", "kill", "-s", "SIGKILL", identity)
 
+    def cut_off(self, pod: Object, container: str) -> None:
+        """Shut the pod's interface from its node."""
+        inside = ("docker", "exec", pod["spec"]["nodeName"])
+        tasks = run(*inside, "ctr", "-n", "k8s.io", "tasks", "ls").splitlines()
+        pid = next(line.split()[1] for line in tasks if line.startswith(container_id(pod, container)))
+        run(*inside, "nsenter", "--target", pid, "--net", "ip", "link", "set", "eth0", "down")
+
     def diagnose(self) -> str:
         """Where kind's own logs can be had."""
         return f"kind export logs --name rex-{self.name}"

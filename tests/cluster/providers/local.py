@@ -103,8 +103,15 @@ class LocalCluster(Cluster):
 
     def kill_container(self, pod: Object, container: str) -> None:
         """SIGKILL by the host's pid."""
+        os.kill(self._pid(pod, container), signal.SIGKILL)
+
+    def cut_off(self, pod: Object, container: str) -> None:
+        """Shut the pod's interface."""
+        run("nsenter", f"--net=/proc/{self._pid(pod, container)}/ns/net", "ip", "link", "set", "eth0", "down")
+
+    def _pid(self, pod: Object, container: str) -> int:
         node = next(node for node in self.nodes if node.name == pod["spec"]["nodeName"])
-        os.kill(node.container_pid(container_id(pod, container)), signal.SIGKILL)
+        return node.container_pid(container_id(pod, container))
 
     def diagnose(self) -> str:
         """The ends of all logs."""
