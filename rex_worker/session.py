@@ -374,6 +374,11 @@ class Session:
         return min(1.0, (position.epoch + (position.offset / length if length else 0.0)) / self._total_epochs)
 
     @property
+    def learning_rate_factor(self) -> float:
+        """What the base learning rate was multiplied with at the last update; 1 before the first."""
+        return 1.0 if self._training is None else self._training.rate_factor
+
+    @property
     def loss(self) -> float:
         """Mean loss over the last step's global batch."""
         return math.nan if self._training is None else self._training.loss

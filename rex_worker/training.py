@@ -79,6 +79,8 @@ class Training:
         """The epoch that the script's loop is in; None outside."""
         self.loss = math.nan
         """Mean loss over the last applied step's global batch."""
+        self.rate_factor = 1.0
+        """What the base rate was multiplied with at the last update."""
 
     # --- between steps ----------------------------------------------------------------------------------------------
 
@@ -382,6 +384,7 @@ class Training:
         now = time.perf_counter()
         elapsed_s = None if self._last_end is None else now - self._last_end
         self._last_end = now
+        self.rate_factor = self._rates.factor(plan, after.samples)
         self._rates.applied(plan)
         step.schedule_steps = schedule_steps(plan, before.position, step.total, ends_epoch=step.ends_epoch)
         self._headroom.applied(max(len(part) for part in step.passes))

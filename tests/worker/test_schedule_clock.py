@@ -77,7 +77,7 @@ class Steps:
     epochs=st.integers(1, 3),
     batches=st.lists(st.integers(1, 70), min_size=1, max_size=200),
 )
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=60)
 def test_the_rate_depends_on_the_samples_and_not_on_the_batches(
     kind: str, size: int, initial: int, epochs: int, batches: list[int]
 ) -> None:
@@ -154,6 +154,7 @@ def train(plans: dict[int, Plan], clock: Any = "samples", per_epoch: bool = Fals
                 before = float(model.weight.detach())
                 prepared.step()
                 move = before - float(model.weight.detach())
+                assert move == pytest.approx(session.learning_rate_factor * rate(prepared), rel=1e-4)
                 if not per_epoch:
                     scheduler.step()
                 seen.append((session.samples, rate(prepared), move))
