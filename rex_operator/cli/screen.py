@@ -108,7 +108,7 @@ def worker_table(view: JobView) -> Table:
     table.add_column("worker")
     table.add_column("device")
     table.add_column("state")
-    for name in ("local batch", "compute ms", "wait ms", "step"):
+    for name in ("local batch", "compute ms", "wait ms", "comm ms", "step"):
         table.add_column(name, justify="right")
     for row in view.workers:
         table.add_row(
@@ -118,6 +118,7 @@ def worker_table(view: JobView) -> Table:
             str(row.local_batch or "-"),
             number(row.compute_s, 1e3),
             number(row.wait_s, 1e3),
+            number(row.comm_s, 1e3),
             str(row.step),
         )
     return table

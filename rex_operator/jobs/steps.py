@@ -27,6 +27,9 @@ class GroupStep:
     local_batches: dict[str, int]
     compute_s: dict[str, float]
     wait_s: dict[str, float]
+    """For the others; of a worker that is not in ``comm_s``, for their gradients as well."""
+    comm_s: dict[str, float]
+    """For the sum of all gradients, once all had computed theirs; of the workers that can tell."""
     step_s: float
     loss: float | None
     """Mean over the samples; None when a worker's was not finite."""
@@ -75,6 +78,7 @@ def _together(generation: int, row: dict[str, StepReport]) -> GroupStep:
         local_batches={worker: report.local_batch for worker, report in row.items()},
         compute_s={worker: report.compute_s for worker, report in row.items()},
         wait_s={worker: report.wait_s for worker, report in row.items()},
+        comm_s={worker: report.comm_s for worker, report in row.items() if report.comm_s is not None},
         step_s=max(report.step_s for report in row.values()),
         loss=sum(loss * samples for loss, samples in told) / weight if weight and not diverged else None,
         diverged=diverged,

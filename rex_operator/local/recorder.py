@@ -95,6 +95,7 @@ class Recorder:
             local_batches=step.local_batches,
             compute_s=step.compute_s,
             wait_s=step.wait_s,
+            comm_s=step.comm_s,
             step_s=step.step_s,
             loss=step.loss,
             samples_per_s=view.samples_per_s,

@@ -152,6 +152,8 @@ class WorkerView:
     wait_s: float | None = None
     stale: bool = False
     """Nothing was heard of it for longer than the bound, while it should be training."""
+    comm_s: float | None = None
+    """None also where a worker tells it together with ``wait_s``."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -165,14 +165,16 @@ def _compute_and_wait(record: Record, summary: Summary) -> Figure | None:
     }
     longest = 0.0
     for index, stretch in enumerate(chosen):
-        compute, wait = worker_medians(stretch, "compute_s"), worker_medians(stretch, "wait_s")
+        compute, wait, comm = (worker_medians(stretch, key) for key in ("compute_s", "wait_s", "comm_s"))
         rows = [worker for worker in names if worker in compute]
-        longest = max([longest, *(compute[worker] + wait.get(worker, 0.0) for worker in rows)])
+        bars = [("compute", compute, "var:series-0")]
+        if comm:
+            bars += [("waiting for others", wait, "var:wait"), ("communicating", comm, "var:series-1")]
+        else:
+            bars += [("waiting for others and reducing", wait, "var:wait")]
+        longest = max([longest, *(sum(seconds.get(worker, 0.0) for _, seconds, _ in bars) for worker in rows)])
         suffix = str(index + 1) if index else ""
-        for label, seconds, color in (
-            ("compute", compute, "var:series-0"),
-            ("waiting for others and reducing", wait, "var:wait"),
-        ):
+        for label, seconds, color in bars:
             traces.append(
                 {
                     "type": "bar",

@@ -122,7 +122,8 @@ class _Reader:
             taker(t, line)
 
     def _take_step(self, t: float, line: dict[str, Any]) -> None:
-        compute, wait, local = (numbers(line.get(key)) for key in ("compute_s", "wait_s", "local_batches"))
+        keys = ("compute_s", "wait_s", "comm_s", "local_batches")
+        compute, wait, comm, local = (numbers(line.get(key)) for key in keys)
         step, batch = whole(line.get("step")), number(line.get("global_batch"))
         if step is None or batch is None:
             self.record.set_aside += 1
@@ -143,6 +144,7 @@ class _Reader:
             local_batches=self._drawn(local),
             compute_s=self._drawn(compute),
             wait_s=self._drawn(wait),
+            comm_s=self._drawn(comm),
             spread=max(busy) / min(busy) if len(busy) > 1 else None,
         )
         self.record.steps.append(point)

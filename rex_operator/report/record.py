@@ -30,6 +30,8 @@ class Step:
     local_batches: Mapping[str, float]
     compute_s: Mapping[str, float]
     wait_s: Mapping[str, float]
+    comm_s: Mapping[str, float]
+    """Empty where communication is part of ``wait_s`` (records of older runs, first steps)."""
     spread: float | None
     """Largest over smallest compute time of the workers."""
 

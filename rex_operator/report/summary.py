@@ -87,7 +87,7 @@ def spread(stretch: Stretch | None) -> float | None:
 
 
 def worker_medians(stretch: Stretch, what: str) -> dict[str, float]:
-    """Median seconds per worker of a plan; ``what`` is ``compute_s`` or ``wait_s``."""
+    """Median seconds per worker of a plan; ``what`` is one of the step's ``..._s``."""
     seconds: dict[str, list[float]] = {}
     for step in full_steps(stretch) or list(stretch.steps):
         for worker, value in getattr(step, what).items():

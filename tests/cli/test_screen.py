@@ -49,7 +49,7 @@ def test_the_figures_of_the_job(screen_type: type[PlainScreen]) -> None:
 
 def test_the_live_screen_has_a_row_per_worker() -> None:
     text = shown(LiveScreen)
-    for words in ("w0", "w1", "a100", "local batch", "compute ms", "wait ms", "32", "50.0", "10.0"):
+    for words in ("w0", "w1", "a100", "local batch", "compute ms", "wait ms", "comm ms", "32", "50.0", "10.0"):
         assert words in text
 
 

@@ -68,6 +68,7 @@ def row(pod: PodView, state: WorkerState = "running", rank: int | None = 0, **ch
         local_batch=32,
         compute_s=0.01,
         wait_s=0.0,
+        comm_s=0.002,
         step=10,
         plan_version=1,
     )

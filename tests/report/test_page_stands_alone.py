@@ -57,6 +57,21 @@ def test_each_plot_has_its_data_and_a_description(page: Page) -> None:
     assert page.tags.count("figure") == page.tags.count("figcaption") == len(names)
 
 
+def bars(path: Path) -> list[str]:
+    scripts = Page(path.read_text(encoding="utf-8")).scripts
+    figures = json.loads(next(script for script in scripts if script.startswith("[{")))
+    (figure,) = [figure for figure in figures if figure["id"] == "compute-wait"]
+    return sorted({trace["name"] for trace in figure["traces"]})
+
+
+def test_communication_is_told_apart_where_the_record_does(tmp_path: Path) -> None:
+    lines = plausible()
+    older = [{key: value for key, value in line.items() if key != "comm_s"} for line in lines]
+    told = bars(write_report(write(tmp_path, lines)))
+    assert told == ["communicating", "compute", "waiting for others"]
+    assert bars(write_report(write(tmp_path, older))) == ["compute", "waiting for others and reducing"]
+
+
 def test_what_a_run_says_is_text_and_never_markup(tmp_path: Path) -> None:
     lines = plausible()
     hostile = [
