@@ -28,8 +28,11 @@ _GOODBYE_S = 5.0
 class LedLink(OperatorLink):
     """Rank 0's link: its planner runs beside it, and learns from it when to begin."""
 
-    def __init__(self, environment: Environment, introduction: Introduction, planner: subprocess.Popen[str]) -> None:
+    def __init__(
+        self, environment: Environment, introduction: Introduction, planner: subprocess.Popen[str], store: Store
+    ) -> None:
         super().__init__(environment, introduction)
+        self._store = store  # held, as it may be this process that serves it for the ranks that are still to come
         self._planner: subprocess.Popen[str] | None = planner
 
     def begin(self, batch_size: int, ready: Ready) -> None:

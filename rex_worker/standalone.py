@@ -27,8 +27,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
-from torch._C._distributed_c10d import Store
+from torch._C._distributed_c10d import PrefixStore, Store
+from torch.distributed.rendezvous import rendezvous
 
 from rex_worker.channel import Introduction
 from rex_worker.environment import Environment, is_loopback
@@ -41,7 +41,9 @@ log = logging.getLogger("rex.standalone")
 
 PATIENCE = timedelta(minutes=15)
 """How long ranks wait for each other in the launcher's store."""
+_LAST_READ_S = 10.0
 _PLANNER = "rex_operator.local.standalone"
+_READ = "rex/read"
 _INSTALL = "pip install 'rex-training[operator]'"
 
 
@@ -89,17 +91,17 @@ class Standalone:
     launch: Launch
     environment: Environment
     store: Store
-    """Rank 0 may serve it for the others, so it is kept."""
+    """The launcher's; without torchrun's agent rank 0 serves it for the others, for as long as it holds it."""
     planner: subprocess.Popen[str] | None
     """On rank 0."""
 
     def link(self, introduction: Introduction) -> Link:
         """The connection to whoever plans."""
         if self.environment.channel_url is None:
-            folder = dist.PrefixStore(f"rex/{self.launch.attempt}/members", self.store)
+            folder = PrefixStore(f"rex/{self.launch.attempt}/members", self.store)
             return EvenLink(self.environment, introduction, folder, self.launch.rank, self.launch.size)
         if self.planner is not None:
-            return LedLink(self.environment, introduction, self.planner)
+            return LedLink(self.environment, introduction, self.planner, self.store)
         return OperatorLink(self.environment, introduction)
 
 
@@ -130,7 +132,9 @@ def enter(environment: Environment, variables: Mapping[str, str] | None = None) 
         store.set(key, json.dumps(news))
     else:
         news = _await_news(store, key)
+        store.add(_READ, 1)
     if "error" in news:
+        _let_all_read(launch, store)
         raise ConfigurationError(str(news["error"]))
     environment = replace(environment, job=news["job"], incarnation=news["life"])
     if "missing" in news:
@@ -200,7 +204,7 @@ def _planner_environment(env: Mapping[str, str]) -> dict[str, str]:
 
 def _launchers_store() -> Store:
     try:
-        store, _, _ = next(dist.rendezvous("env://", timeout=PATIENCE))  # type: ignore[no-untyped-call]
+        store, _, _ = next(rendezvous("env://", timeout=PATIENCE))
     except (RuntimeError, ValueError) as error:
         raise ConfigurationError(
             f"the launcher's store at MASTER_ADDR:MASTER_PORT cannot be used: {first_line(error)}"
@@ -211,12 +215,24 @@ def _launchers_store() -> Store:
 
 def _await_news(store: Store, key: str) -> dict[str, Any]:
     deadline = time.monotonic() + PATIENCE.total_seconds()
-    while not store.check([key]):  # not `get`, during which a signal would go unheard
-        if time.monotonic() > deadline:
-            raise ConfigurationError("rank 0 has not called rex.init(); every process must run the same script")
-        time.sleep(0.05)
-    news: dict[str, Any] = json.loads(store.get(key))
+    try:
+        while not store.check([key]):  # not `get`, during which a signal would go unheard
+            if time.monotonic() > deadline:
+                raise ConfigurationError("rank 0 has not called rex.init(); every process must run the same script")
+            time.sleep(0.05)
+        news: dict[str, Any] = json.loads(store.get(key))
+    except RuntimeError as error:
+        if isinstance(error, ConfigurationError):
+            raise
+        raise ConfigurationError(f"rank 0 has ended before the training began: {first_line(error)}") from error
     return news
+
+
+def _let_all_read(launch: Launch, store: Store) -> None:
+    """Before rank 0 ends, and the store with it, let the others learn why."""
+    deadline = time.monotonic() + _LAST_READ_S
+    while launch.rank == 0 and store.add(_READ, 0) < launch.size - 1 and time.monotonic() < deadline:
+        time.sleep(0.05)
 
 
 # --- this process -----------------------------------------------------------------------------------------------------

@@ -26,13 +26,14 @@ class Begin(BaseModel):
 
     batch_size: Samples
     """Samples per process and step that the script asked for."""
-    dataset_size: Samples
+    dataset_size: Annotated[int, Field(ge=0, le=MAX_SAMPLES)]
+    """0: a stream of unknown length."""
 
 
 def default_job(begin: Begin, size: int) -> RexJob:
     """The job of ``size`` processes without a file: objective goodput, batches around ``batch_size`` x ``size``."""
     initial = min(MAX_BATCH, begin.batch_size * size)
-    largest = max(initial, min(MAX_BATCH, initial * _WIDER, begin.dataset_size))
+    largest = max(initial, min(MAX_BATCH, initial * _WIDER, begin.dataset_size or MAX_BATCH))
     manifest = {
         "apiVersion": API_VERSION,
         "kind": KIND,
