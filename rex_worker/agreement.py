@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from enum import IntFlag
 
-from rex_worker.errors import Desynchronised
+from rex_worker.errors import Desynchronised, UsageError
 
 
 class Wish(IntFlag):
@@ -50,7 +50,10 @@ class Vote:
     """Checksum of what the step's data gave."""
     wish: int
     loss: float
-    """Sum over this worker's micro-batches of (m/B) x mean loss: they add up to the mean over the global batch."""
+    """Sum over this worker's micro-batches of (m/B) x mean loss: they add up to the mean over the global batch. With
+    ``units`` m is a micro-batch's units, and the sum is still to be multiplied by B over all units."""
+    units: float
+    """What its losses were means over, such as tokens; -1: the script gave no weights, losses count by samples."""
     grad_sq: float
     """b_i |g_i|^2, the worker's term of the pooled noise estimate."""
     arrived_s: float
@@ -70,6 +73,7 @@ class Vote:
                 self.data_mark,
                 self.wish,
                 self.loss,
+                self.units,
                 self.grad_sq,
                 self.arrived_s,
             )
@@ -78,9 +82,9 @@ class Vote:
     @classmethod
     def decode(cls, row: Sequence[float]) -> Vote:
         """Read what ``encode`` wrote."""
-        *whole, loss, grad_sq, arrived_s = row
+        *whole, loss, units, grad_sq, arrived_s = row
         version, generation, step, epoch, offset, extent, mark, wish = (int(value) for value in whole)
-        return cls(version, generation, step, epoch, offset, extent, mark, wish, loss, grad_sq, arrived_s)
+        return cls(version, generation, step, epoch, offset, extent, mark, wish, loss, units, grad_sq, arrived_s)
 
 
 VOTE_NUMBERS = len(fields(Vote))
@@ -98,7 +102,9 @@ class Decision:
     finish: bool = False
     void: bool = False
     loss: float = math.nan
-    """Mean loss over the global batch."""
+    """Mean loss over the global batch; with ``units`` still to be multiplied by samples over units."""
+    units: float | None = None
+    """All workers' units together; None: losses count by samples."""
     latest_s: float | None = None
     """When the last worker had done its part, in seconds since the last exchange; None if some cannot tell."""
 
@@ -110,6 +116,7 @@ def decide(votes: Sequence[Vote], *, plan_version: int, generation: int) -> Deci
 
     Raises:
         Desynchronised: The workers do not stand at the same step, or their data are not the same.
+        UsageError: Some workers gave their losses weights, others did not.
     """
     places = {(vote.step, vote.epoch, vote.offset) for vote in votes}
     if len(places) != 1:
@@ -129,20 +136,30 @@ def decide(votes: Sequence[Vote], *, plan_version: int, generation: int) -> Deci
             " split or shuffle itself by worker"
         )
     wishes = [Wish(vote.wish) for vote in votes]
+    void = any(Wish.VOID in wish for wish in wishes)
     return Decision(
         plan_version=_common({vote.plan_version for vote in votes}, above=plan_version),
         generation=_common({vote.generation for vote in votes}, above=generation),
         stop=any(Wish.STOP in wish for wish in wishes),
         disband=all(Wish.LEAVE in wish for wish in wishes),
         finish=any(Wish.FINISH in wish for wish in wishes),
-        void=any(Wish.VOID in wish for wish in wishes),
+        void=void,
         loss=sum(vote.loss for vote in votes),
+        units=None if void else _all_units([vote.units for vote in votes]),
         latest_s=_latest([vote.arrived_s for vote in votes]),
     )
 
 
 def _latest(arrivals: Sequence[float]) -> float | None:
     return max(arrivals) if min(arrivals) >= 0 else None
+
+
+def _all_units(units: Sequence[float]) -> float | None:
+    if max(units) < 0:
+        return None
+    if min(units) < 0:
+        raise UsageError("some workers call session.backward(loss, weight=...), others session.backward(loss)")
+    return sum(units)
 
 
 def _common(newest: set[int], above: int) -> int | None:

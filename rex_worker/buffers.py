@@ -20,8 +20,6 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 from torch.utils.hooks import RemovableHandle
 
-from rex_worker.errors import UsageError
-
 
 class RunningStatistics:
     """The running statistics of a model's normalisation layers, kept alike on all workers."""
@@ -137,17 +135,3 @@ class _Spared:
     def after(self, layer: Any, inputs: tuple[Any, ...], output: Any) -> None:
         if self._spared:
             layer.training, self._spared = True, False
-
-
-def check_layers(model: nn.Module) -> None:
-    """Refuse layers that talk to other workers by themselves.
-
-    Raises:
-        UsageError: There is a ``SyncBatchNorm``.
-    """
-    for name, module in model.named_modules():
-        if isinstance(module, nn.SyncBatchNorm):
-            raise UsageError(
-                f"{name or 'the model'} is a SyncBatchNorm, which waits for all workers in each forward pass; under REX"
-                " their numbers of passes differ: use BatchNorm, whose running statistics are averaged, or GroupNorm"
-            )

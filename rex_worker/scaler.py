@@ -73,6 +73,14 @@ class ElasticScaler:
             self._inner.update(new_scale)
             self._unscaled = False
 
+    def state_dict(self) -> dict[str, Any]:
+        """State of the wrapped scaler; part of the training state."""
+        return self._inner.state_dict()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Restore the wrapped scaler."""
+        self._inner.load_state_dict(state_dict)
+
     def _check(self, optimizer: Any) -> None:
         if optimizer is not self._optimizer:
             raise UsageError("the scaler was prepared together with an optimizer: give it the one from session.prepare")

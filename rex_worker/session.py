@@ -29,14 +29,15 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, overload
 
 import torch
 from torch import Tensor
+from torch.amp import GradScaler
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
 from rex_worker.agreement import VOTE_NUMBERS
 from rex_worker.averaging import Averager, GradientAverager
-from rex_worker.buffers import check_layers
 from rex_worker.channel import Introduction
 from rex_worker.checkpoint import CheckpointFolder
+from rex_worker.ddp import check_model, wire_type
 from rex_worker.devices import Pacer, find_device, memory_bytes, profile_of
 from rex_worker.environment import Environment
 from rex_worker.errors import UsageError
@@ -55,6 +56,7 @@ from rex_worker.rates import Rates, is_adaptive
 from rex_worker.recipe import Recipe, checked_size, recipe
 from rex_worker.replica import Progress, Replica, Stateful
 from rex_worker.sampler import Position
+from rex_worker.scaler import ElasticScaler
 from rex_worker.standalone import Standalone, enter
 from rex_worker.streams import StreamSource
 from rex_worker.timing import clock_of
@@ -112,6 +114,8 @@ class Session:
         self._gate = LateGate()
         self._prepared: tuple[torch.nn.Module, Optimizer, Any] | None = None
         self._shard: ShardPolicy | None = None
+        self._scaler: ElasticScaler | None = None
+        self._wire: torch.dtype | None = None
         self._recipe: Recipe | None = None
         self._source: Source | None = None
         self._evaluation: SharedEvaluation | None = None
@@ -137,7 +141,7 @@ class Session:
 
     @overload
     def prepare(
-        self, model: ModelT, optimizer: OptimizerT, *, shard: ShardPolicy | None = None
+        self, model: ModelT, optimizer: OptimizerT, *, shard: ShardPolicy | None = None, comm_hook: Any = None
     ) -> tuple[ModelT, OptimizerT]: ...
 
     @overload
@@ -149,7 +153,25 @@ class Session:
         *,
         schedule_clock: Literal["samples", "updates"] = "samples",
         shard: ShardPolicy | None = None,
+        comm_hook: Any = None,
     ) -> tuple[ModelT, OptimizerT, SchedulerT]: ...
+
+    @overload
+    def prepare(
+        self, model: ModelT, optimizer: OptimizerT, *, scaler: GradScaler, comm_hook: Any = None
+    ) -> tuple[ModelT, OptimizerT, GradScaler]: ...
+
+    @overload
+    def prepare(
+        self,
+        model: ModelT,
+        optimizer: OptimizerT,
+        scheduler: SchedulerT,
+        *,
+        schedule_clock: Literal["samples", "updates"] = "samples",
+        scaler: GradScaler,
+        comm_hook: Any = None,
+    ) -> tuple[ModelT, OptimizerT, SchedulerT, GradScaler]: ...
 
     def prepare(
         self,
@@ -159,6 +181,8 @@ class Session:
         *,
         schedule_clock: Literal["samples", "updates"] = "samples",
         shard: ShardPolicy | None = None,
+        scaler: GradScaler | None = None,
+        comm_hook: Any = None,
     ) -> Any:
         """Take the model and its optimiser (and a learning-rate scheduler) into the session.
 
@@ -173,23 +197,31 @@ class Session:
         anew, and applies ``torch.distributed.fsdp.fully_shard(part, mesh=mesh)`` to the model's parts, and last to the
         model itself. The model stays in host memory until then, and is the same object ever after; its parameters are
         not. From then on every call of the model is a work of all workers together.
+
+        A ``scaler`` comes back last, and goes on as in PyTorch's recipe, with ``session.backward(scaler.scale(loss))``.
+        With ``comm_hook`` ``"fp16"`` or ``"bf16"`` gradients travel in that type, as with DDP's hooks of that name.
         """
         if self._prepared is not None:
             raise UsageError("session.prepare was called before; a session trains one model")
-        check_layers(model)
+        check_model(model)
+        self._wire = wire_type(comm_hook)
         if shard is None:
             model.to(self.device)
         else:
-            self._check_shard(model)
+            self._check_shard(model, scaler, comm_hook)
         self._shard = shard
         known = {id(parameter) for parameter in model.parameters()}
         if any(id(p) not in known for group in optimizer.param_groups for p in group["params"]):
             raise UsageError("the optimizer holds parameters that are not the model's; they would not be averaged")
         self._prepared = (model, optimizer, scheduler)
         wrapped = ElasticOptimizer(optimizer, self._gate)
-        if scheduler is None:
-            return model, wrapped
-        return model, wrapped, ElasticScheduler(scheduler, self._gate, by_updates=schedule_clock == "updates")
+        prepared: list[Any] = [model, wrapped]
+        if scheduler is not None:
+            prepared.append(ElasticScheduler(scheduler, self._gate, by_updates=schedule_clock == "updates"))
+        if scaler is not None:
+            self._scaler = ElasticScaler(scaler, wrapped, self._gate)
+            prepared.append(self._scaler)
+        return tuple(prepared)
 
     def loader(
         self,
@@ -264,12 +296,18 @@ class Session:
         position = replica.progress.position
         replica.progress = replace(replica.progress, position=Position(position.seed, epoch + 1, 0))
 
-    def backward(self, loss: Tensor) -> None:
+    def backward(self, loss: Tensor, weight: float | Tensor | None = None) -> None:
         """Run the backward pass of ``loss``, the mean over the batch at hand; takes ``loss.backward()``'s place.
 
         After the last batch of a step, the parameters' ``grad`` are those of the mean over the whole global batch.
+
+        Args:
+            loss: One number. With a gradient scaler what ``scaler.scale`` returned.
+            weight: How many units (tokens, boxes, ...) of this batch ``loss`` is the mean over, where it is not its
+                samples. The step's mean is then over all units of the global batch. A batch may have none; a step
+                without any gets gradients of zero. For all batches or for none.
         """
-        self._running().backward(loss)
+        self._running().backward(loss, None if weight is None else _checked_weight(weight))
 
     def clip_gradients(self, max_norm: float) -> None:
         """Scale the step's gradients down to a norm of at most ``max_norm``; between ``backward`` and ``step``.
@@ -404,7 +442,8 @@ class Session:
 
     def _held_whole(self, model: torch.nn.Module, *state: Any) -> tuple[Replica, Averager]:
         replica = Replica(model, *state)
-        return replica, GradientAverager(model.named_parameters(), VOTE_NUMBERS, cargo=replica.statistics.cargo)
+        cargo, wire = replica.statistics.cargo, self._wire
+        return replica, GradientAverager(model.named_parameters(), VOTE_NUMBERS, cargo=cargo, wire=wire)
 
     def _held_in_parts(self, policy: ShardPolicy, *state: Any) -> tuple[Replica, Averager]:
         from rex_worker.sharding.replica import ShardedReplica
@@ -412,9 +451,16 @@ class Session:
         replica = ShardedReplica(*state, policy=policy, device=self.device, vote_numbers=VOTE_NUMBERS)
         return replica, replica.averager
 
-    def _check_shard(self, model: torch.nn.Module) -> None:
+    def _check_shard(self, model: torch.nn.Module, scaler: GradScaler | None, comm_hook: Any) -> None:
         from rex_worker.sharding.preparing import prepare_to_shard
 
+        if scaler is not None:
+            raise UsageError("session.prepare: a GradScaler does not go with shard; train in bfloat16, without one")
+        if comm_hook is not None:
+            raise UsageError(
+                "session.prepare: comm_hook does not go with shard; give fully_shard a MixedPrecisionPolicy with the"
+                " reduce_dtype"
+            )
         prepare_to_shard(model, self.device)
         if self._folder is None and not self._link.alone:
             log.warning("a sharded model without spec.checkpoint: the loss of one worker ends the training")
@@ -432,6 +478,8 @@ class Session:
         self._source = source
         rates = Rates(optimizer)
         extras: dict[str, Stateful] = {"rates": rates}
+        if self._scaler is not None:
+            extras["scaler"] = self._scaler
         progress = Progress(Position(self._environment.seed))
         state = (model, optimizer, scheduler, progress, source.size, extras)
         shard = self._shard
@@ -449,6 +497,7 @@ class Session:
             self._pacer,
             headroom,
             rates,
+            self._scaler,
         )
         guard.passes = training
         self._replica, self._training, self._gate.training = replica, training, training
@@ -459,3 +508,10 @@ class Session:
         ready = Ready(dataset_size=length, total_samples=samples, adaptive=adaptive)
         self._link.begin(self._recipe.batch_size, ready)
         return training, replica
+
+
+def _checked_weight(weight: float | Tensor) -> float:
+    units = float(weight)
+    if not math.isfinite(units) or units < 0:
+        raise UsageError(f"session.backward: weight is {units}; it counts units (tokens, boxes, ...), 0 or more")
+    return units

@@ -32,6 +32,7 @@ from rex_worker.protocol import Mark, Plan
 from rex_worker.rates import Rates, schedule_steps
 from rex_worker.replica import Replica
 from rex_worker.sampler import Outlook
+from rex_worker.scaler import ElasticScaler
 from rex_worker.step import Step
 from rex_worker.timing import Clock, StepTimes
 
@@ -55,6 +56,7 @@ class Training:
         pacer: Pacer | None,
         headroom: Headroom,
         rates: Rates,
+        scaler: ElasticScaler | None = None,
     ) -> None:
         self._participation = participation
         self._link = link
@@ -67,6 +69,7 @@ class Training:
         self._pacer = pacer
         self._headroom = headroom
         self._rates = rates
+        self._scaler = scaler
         self._step: Step | None = None
         self._latest: Step | None = None
         """The newest step, also when the script's loop was left."""
@@ -252,17 +255,20 @@ class Training:
 
     # --- one micro-batch --------------------------------------------------------------------------------------------
 
-    def backward(self, loss: Tensor) -> None:
-        """Run the backward pass of one micro-batch, weighted; with the last one of a step, the group's exchange."""
-        step, term = self._checked_step(loss), self._participation.present
-        samples = len(step.passes[step.backwards])
+    def backward(self, loss: Tensor, units: float | None = None) -> None:
+        """Run the backward pass of one micro-batch, weighted; with the last one of a step, the group's exchange.
+
+        ``units``: what the loss is the mean over, if not over samples.
+        """
+        step, term = self._checked_step(loss, units), self._participation.present
+        raw = loss.detach() if self._scaler is None else self._scaler.raw(loss)
         step.backwards += 1
         final = step.backwards == len(step.passes)
         try:
             if step.no_memory is None:
                 if final and self._pacer is None:
                     self._averager.arm(term.group)
-                self._compute(loss, samples, step, term.plan)
+                self._compute(loss, raw, step.loss_weight(step.backwards - 1, units), step, term.plan)
             step.times.pass_ends()
             if final or step.no_memory is not None:
                 self._exchange(term, step)
@@ -270,27 +276,30 @@ class Training:
             self._void(step)
             self._participation.lose(error, self._replica.step)
 
-    def _checked_step(self, loss: Tensor) -> Step:
+    def _checked_step(self, loss: Tensor, units: float | None) -> Step:
         step = self._step
         if step is None:
             raise UsageError("session.backward(loss) belongs inside the loop over session.loader")
         if step.fate != "open" or step.backwards >= step.handed_out:
             raise UsageError("session.backward was called twice for one batch; call it once, on the sum of the losses")
-        if loss.numel() != 1 or not loss.requires_grad:
+        if loss.numel() != 1 or not (loss.requires_grad or units == 0):
             raise UsageError(
                 "session.backward needs the mean loss of the batch, one number with a gradient; got shape"
                 f" {tuple(loss.shape)}, requires_grad={loss.requires_grad}"
             )
-        if step.backwards and step.share and not self._averager.has_gradients():
+        if step.backwards and (step.units is None) != (units is None):
+            raise UsageError("give session.backward a weight for every batch or for none")
+        if any(weight for weight, _ in step.losses) and not self._averager.has_gradients():
             raise UsageError(
                 "the gradients of the step's earlier batches are gone; clear them with the prepared optimizer's"
                 " zero_grad() only, which knows when a step begins"
             )
         return step
 
-    def _compute(self, loss: Tensor, samples: int, step: Step, plan: Plan) -> None:
+    def _compute(self, loss: Tensor, raw: Tensor, weight: float, step: Step, plan: Plan) -> None:
         """Backward, paced; leaves torch's message in ``step.no_memory`` when memory did not suffice."""
-        weight = step.pass_weight(step.backwards - 1)
+        number = step.backwards - 1
+        samples, statistics_weight = len(step.passes[number]), step.pass_weight(number)
         try:
             if self._pacer is not None:
                 self._pacer.check_memory(samples)
@@ -298,9 +307,9 @@ class Training:
                 loss = loss.float() if loss.dtype in _LOW_PRECISION else loss
                 torch.autograd.backward(loss, torch.full_like(loss, weight))
             if weight > 0:
-                step.loss += weight * float(loss.detach())
+                step.losses.append((weight, raw))
             self._averager.pass_ends(weight)
-            self._replica.statistics.pass_ends(weight)
+            self._replica.statistics.pass_ends(statistics_weight)
         except (RuntimeError, MemoryError) as error:
             if samples == 1 or not self._headroom.is_full(error):
                 raise
@@ -314,11 +323,14 @@ class Training:
 
     def _exchange(self, term: Term, step: Step) -> None:
         """Finish the reduction together with the votes, and decide."""
-        group, unfit = term.group, step.no_memory is not None
+        group, scaler, unfit = term.group, self._scaler, step.no_memory is not None
         if unfit:
             self._averager.give_way()
         self._averager.complete(group)
-        step.local_sq = None if unfit else self._averager.local_square(step.weight(step.share))
+        step.times.inside_s = self._averager.waited_s()
+        # What is reported is of unscaled gradients.
+        scale = 1.0 if scaler is None else float(scaler.get_scale())
+        step.local_sq = None if unfit else self._averager.local_square(scale * step.own_weight)
         vote = step.vote(
             self._replica.progress,
             self._headroom.held_version(term),
@@ -334,7 +346,9 @@ class Training:
         if self._decision.void:
             self._void(step)
             return
-        step.global_sq = self._averager.finish()
+        step.count_all(self._decision.units)
+        step.global_sq = self._averager.finish(step.factor) / scale**2
+        step.overflowed = scaler is not None and scaler.is_enabled() and not math.isfinite(step.global_sq)
         self._replica.statistics.take_over()
         step.fate = "reduced"
 
@@ -380,7 +394,7 @@ class Training:
         )
         self._replica.progress = after
         self._link.standing.step = after.step
-        self.loss = self._decision.loss
+        self.loss = self._decision.loss * step.factor if step.factor else math.nan
         now = time.perf_counter()
         elapsed_s = None if self._last_end is None else now - self._last_end
         self._last_end = now
@@ -405,6 +419,8 @@ class Training:
     def clip_gradients(self, max_norm: float) -> None:
         """Clip the averaged gradients, once they are there."""
         if self._step is not None and self._step.fate == "reduced":
+            if self._scaler is not None:
+                self._scaler.unscale_once()
             self._averager.clip(max_norm)
 
 

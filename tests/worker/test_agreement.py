@@ -20,6 +20,7 @@ BASE = Vote(
     data_mark=0,
     wish=0,
     loss=0.25,
+    units=-1.0,
     grad_sq=1.5,
     arrived_s=0.5,
 )
@@ -35,6 +36,7 @@ votes = st.builds(
     data_mark=st.integers(0, 2**32 - 1),
     wish=st.integers(0, 15),
     loss=st.floats(allow_nan=False),
+    units=st.floats(-1, 1e300),
     grad_sq=st.floats(0, 1e300),
     arrived_s=st.floats(-1, 1e6),
 )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -13,9 +12,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
-from rex_worker.buffers import RunningStatistics, check_layers
-from rex_worker.errors import UsageError
-from rex_worker.sampler import EpochOrder, Position, micro_batches, permutation, without_singles
+from rex_worker.buffers import RunningStatistics
+from rex_worker.sampler import Outlook, Position, micro_batches, permutation, without_singles
 from rex_worker.session import Session
 from tests.worker.together import run_together
 
@@ -40,7 +38,7 @@ def train(model: nn.Module, session: Session, steps: int = 3) -> list[dict[str, 
     seen = []
     with session:
         optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-        model, optimizer = session.prepare(model, optimizer)  # type: ignore[assignment]
+        model, optimizer = session.prepare(model, optimizer)
         loader = session.loader(data())
         for _ in session.epochs(1):
             for (x,) in loader:
@@ -89,7 +87,7 @@ def test_the_mean_is_that_of_one_process_on_the_whole_batch(
     history = run_together(batches, script, accumulation)[0]
     alone, (x,) = nn.BatchNorm1d(3, momentum=momentum).double(), data().tensors
     order = torch.as_tensor(permutation(7, 0, SIZE))
-    for step, batch in zip(history, order.split(sum(batches)), strict=False):
+    for step, batch in zip(history, torch.split(order, sum(batches)), strict=False):
         if len(batch) > 1:
             alone(x[batch])
             assert torch.allclose(step["0.running_mean"], alone.running_mean, rtol=1e-9)  # type: ignore[arg-type]
@@ -104,13 +102,9 @@ def test_the_variance_is_the_passes_mean_by_samples() -> None:
     found = run_together([9, 4], script, 2)[0][0]["0.running_var"]
     (x,) = data().tensors
     rows = torch.as_tensor(permutation(7, 0, SIZE)[:13])
-    parts = [rows[part] for mine in (range(9), range(9, 13)) for part in map(list, micro_batches_of(mine))]
+    parts = torch.split(rows, [*micro_batches(9, 2), *micro_batches(4, 2)])
     expected = torch.stack([len(part) / 13 * x[part].var(0) for part in parts]).sum(0)
     assert torch.allclose(found, expected, rtol=1e-9)
-
-
-def micro_batches_of(places: range) -> list[list[int]]:
-    return [part.tolist() for part in micro_batches(np.array(places), 2, smallest=2)]
 
 
 def test_what_is_not_trained_keeps_its_statistics_to_the_last_bit() -> None:
@@ -181,7 +175,8 @@ def test_half_precision_layers_are_averaged_in_single() -> None:
 @given(total=st.integers(1, 60), shares=st.lists(st.integers(1, 20), min_size=1, max_size=6))
 def test_c_118_a_short_step_gives_nobody_a_single_sample_where_it_can_be_avoided(total: int, shares: list[int]) -> None:
     total = min(total, sum(shares))
-    parts = [len(part) for part in EpochOrder(total, pairs=True).step(Position(1), shares)]
+    outlooks = [Outlook(Position(1), tuple(shares), rank, pairs=True) for rank in range(len(shares))]
+    parts = [outlook.lay_out(total).share for outlook in outlooks]
     assert sum(parts) == total
     assert all(part <= share for part, share in zip(parts, shares, strict=True))
     if 1 in parts and total < sum(shares):
@@ -201,7 +196,7 @@ def test_c_118_the_only_samples_of_two_go_to_one() -> None:
 def test_c_118_no_pass_of_one_sample_is_cut(
     count: int, accumulation: int, ceiling: int | None, sizes: list[int]
 ) -> None:
-    assert [len(part) for part in micro_batches(np.arange(count), accumulation, ceiling, smallest=2)] == sizes
+    assert micro_batches(count, accumulation, ceiling, smallest=2) == sizes
 
 
 @pytest.mark.parametrize("batches", [[2, 1, 1, 1], [1, 1, 1, 1], [12], [7, 5]])
@@ -236,9 +231,3 @@ def test_c_118_one_image_is_no_single_value() -> None:
     model(torch.randn(1, 2, 4, 4))
     assert int(model.num_batches_tracked or 0) == 1, "its pixels have a mean of their own"
     statistics.pass_ends(1.0)
-
-
-def test_layers_that_talk_to_other_workers_are_refused() -> None:
-    model = nn.Sequential(nn.Linear(2, 2), nn.SyncBatchNorm(2))
-    with pytest.raises(UsageError, match=r"1 is a SyncBatchNorm.*use BatchNorm"):
-        check_layers(model)

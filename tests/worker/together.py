@@ -19,7 +19,7 @@ from rex_worker.environment import Environment
 from rex_worker.errors import GroupLost
 from rex_worker.group import Group
 from rex_worker.link import AloneLink
-from rex_worker.protocol import Member, Membership, Message, Plan, StepReport
+from rex_worker.protocol import Member, Membership, Message, Plan, Ready, StepReport
 from rex_worker.session import Session
 
 T = TypeVar("T")
@@ -86,7 +86,11 @@ class ThreadGroup(Group):
         return self._start(tensor, _sum)
 
     def broadcast(self, tensor: Tensor, source: int) -> None:
-        self.wait([self._start(tensor, lambda parts: [part.copy_(parts[source]) for part in parts] and None)])
+        def spread(parts: list[Tensor]) -> None:
+            for part in parts:
+                part.copy_(parts[source])
+
+        self.wait([self._start(tensor, spread)])
 
     def gathered(self, vector: Tensor) -> Tensor:
         table = torch.zeros(self.size, vector.numel(), dtype=vector.dtype)
@@ -147,7 +151,7 @@ class _PlannedLink(AloneLink):
         members = [Member(worker_id=n, incarnation="life", address="127.0.0.1", store_port=1) for n in names]
         self.directives.receive(Membership(generation=1, members=members, plan=plan))
 
-    def found(self, batch_size: int) -> None:
+    def begin(self, batch_size: int, ready: Ready) -> None:
         return
 
     def send(self, message: Message) -> None:
@@ -176,7 +180,7 @@ def run_together(
         session = Session(environment)
         link: Any = _PlannedLink(environment, batches, accumulation)
         for owner in (session, session._participation, session._keeper, session._lifetime):
-            owner._link = link  # type: ignore[attr-defined]
+            owner._link = link
         session._participation._meet = lambda membership, rank: ThreadGroup(hub, rank)  # type: ignore[method-assign]
         try:
             results[rank] = script(session)
