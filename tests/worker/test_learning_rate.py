@@ -124,7 +124,8 @@ def test_wrong_uses_are_refused() -> None:
 def test_a_tensor_that_two_groups_share_is_scaled_once_and_none_is_left_alone() -> None:
     first, second, third = (torch.nn.Parameter(torch.zeros(1)) for _ in range(3))
     rate = torch.tensor(0.5)
-    inner = torch.optim.SGD([{"params": [first]}, {"params": [second]}, {"params": [third], "lr": 0.25}], lr=rate)
+    groups: list[dict[str, Any]] = [{"params": [first]}, {"params": [second]}, {"params": [third], "lr": 0.25}]
+    inner = torch.optim.SGD(groups, lr=rate)
     with scaled_rates(inner, 3.0):
         seen = [float(group["lr"]) for group in inner.param_groups]
     assert seen == [1.5, 1.5, 0.75]
@@ -139,3 +140,20 @@ def test_a_factor_of_one_touches_nothing() -> None:
     before = inner.param_groups[0]["lr"]
     with scaled_rates(inner, 1.0):
         assert inner.param_groups[0]["lr"] is before
+
+
+@pytest.mark.cuda
+def test_a_captured_update_reads_the_scaled_rate() -> None:
+    parameter = torch.nn.Parameter(torch.zeros(1, device="cuda"))
+    parameter.grad = torch.ones(1, device="cuda")
+    inner = torch.optim.Adam([parameter], lr=torch.tensor(0.5, device="cuda"), capturable=True)
+    inner.step()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        inner.step()
+    before = float(parameter.detach())
+    with scaled_rates(inner, 3.0):
+        graph.replay()
+    torch.cuda.synchronize()
+    assert before - float(parameter.detach()) == pytest.approx(1.5, rel=1e-4)
