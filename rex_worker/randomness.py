@@ -53,7 +53,7 @@ def restore(state: dict[str, Any], device: torch.device) -> None:
         if "python" in state:
             inner, next_gauss = state["python"]
             random.setstate((_PYTHON_VERSION, tuple(inner.tolist()), next_gauss))
-    except (RuntimeError, KeyError, TypeError, AttributeError, IndexError, OverflowError) as error:
+    except (RuntimeError, ValueError, LookupError, TypeError, AttributeError, OverflowError) as error:
         raise ValueError(f"not the states of random generators: {error}") from error
 
 
