@@ -72,6 +72,9 @@ class Averager(Protocol):
     def give_way(self) -> None:
         """This worker cannot do its part of the step, and will vote so; before ``complete``."""
 
+    def waited_s(self) -> float:
+        """Seconds of the step's passes that went by in collectives, waiting for the others or communicating."""
+
     def complete(self, reducer: Reducer) -> None:
         """All passes are done; everything may leave but what carries the vote."""
 
@@ -167,6 +170,10 @@ class GradientAverager:
 
     def pass_ends(self, weight: float) -> None:
         """Nothing: gradients add up on the parameters."""
+
+    def waited_s(self) -> float:
+        """None: what leaves during a pass is not waited for."""
+        return 0.0
 
     def give_way(self) -> None:
         """Nothing: this worker takes part with zeros."""

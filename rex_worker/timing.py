@@ -72,6 +72,8 @@ class StepTimes:
         """When the last pass began, on ``time.perf_counter``."""
         self._begun: Any = None
         self._arrived = 0.0
+        self.inside_s = 0.0
+        """Spent in collectives within the passes (of a sharded model): no computation, but waiting."""
         self.data_s = 0.0
         self.wait_s = 0.0
         """For the other workers; where ``comm_s`` is None, it is in here as well."""
@@ -95,13 +97,14 @@ class StepTimes:
     def exchanged(self, latest_s: float | None) -> float:
         """The group's exchange is over; ``latest_s`` is the last worker's ``arrives``. Returns this common moment."""
         now = time.perf_counter()
-        self.wait_s = now - self._arrived
+        whole = wait = now - self._arrived
         if latest_s is not None and self._common is not None:
-            whole, self.wait_s = self.wait_s, max(0.0, self._common + latest_s - self._arrived)
-            self.wait_s = min(self.wait_s, whole)
-            self.comm_s = whole - self.wait_s
+            wait = min(whole, max(0.0, self._common + latest_s - self._arrived))
+            self.comm_s = whole - wait
+        self.wait_s = wait + self.inside_s
         return now
 
     def compute_s(self) -> float:
         """Forward and backward of all passes."""
-        return sum(self._clock.between(start, end) for start, end in self._passes)
+        whole = sum(self._clock.between(start, end) for start, end in self._passes)
+        return max(0.0, whole - self.inside_s)
