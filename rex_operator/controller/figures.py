@@ -42,6 +42,7 @@ def _progress(view: JobView, before: Progress) -> Progress:
     return Progress(
         step=view.step,
         samples=view.samples,
+        steps_lost=view.steps_lost,
         percent=percent,
         summary=f"step {view.step}" if percent is None else f"{percent}%",
         steps_per_second=_rate(view.steps_per_s, before.steps_per_second),

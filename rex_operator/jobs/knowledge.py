@@ -38,7 +38,7 @@ class Knowledge:
     def __init__(self, spec: RexJobSpec, saved: SavedState, now: float) -> None:
         self.spec = spec
         self.roster = Roster()
-        self.progress = Progress(saved.step, saved.samples, saved.total_samples)
+        self.progress = Progress(saved.step, saved.samples, saved.total_samples, saved.steps_lost, saved.generation)
         self.group = Group.restored(spec.sync.mode, saved, self.roster, now)
         self.checkpoint_step, self.final_checkpoint = saved.checkpoint_step, saved.final_checkpoint
         self.checkpoint_trouble = ""
@@ -64,6 +64,7 @@ class Knowledge:
                 life.ready_at = now if life.ready_at is None else life.ready_at
                 self.progress.ready(message)
             case Ack():
+                self.progress.begins(message.generation, message.step)
                 self._runs(life, message.generation, message.plan_version, message.step)
             case Metrics():
                 self.progress.report(message)
@@ -117,6 +118,7 @@ class Knowledge:
             step=self.progress.step,
             samples=self.progress.samples,
             total_samples=self.progress.total_samples,
+            steps_lost=self.progress.steps_lost,
             planner=planner,
         )
 

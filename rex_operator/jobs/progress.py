@@ -17,8 +17,12 @@ MAX_METRICS = 64
 class Progress:
     """Step and sample counts, loss and the script's own figures of one job."""
 
-    def __init__(self, step: int, samples: int, total_samples: int) -> None:
+    def __init__(self, step: int, samples: int, total_samples: int, steps_lost: int = 0, begun: int = 0) -> None:
         self.step, self.samples, self.total_samples = step, samples, total_samples
+        self.steps_lost = steps_lost
+        """Applied steps whose effect was lost, over the job's life, such as those since the checkpoint it went back to."""
+        self._begun = begun
+        """The newest generation whose first step is known: workers repeat what they told an operator before."""
         self.generation = 0
         self.moved_at = float("-inf")
         """When a new step was last reported, on the coordinator's clock."""
@@ -30,6 +34,12 @@ class Progress:
     def ready(self, message: Ready) -> None:
         """Learn the length of the run from a worker whose data is built."""
         self.total_samples = max(self.total_samples, message.total_samples)
+
+    def begins(self, generation: int, step: int) -> None:
+        """Learn the first step of a generation: those from there on that were applied before are lost."""
+        if generation > max(self._begun, self.generation):
+            self._begun = generation
+            self.steps_lost += max(0, self.step - (step - 1))
 
     def report(self, message: Metrics) -> None:
         """Keep the newest of the script's own figures, of a bounded number of names."""

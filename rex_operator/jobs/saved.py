@@ -47,4 +47,5 @@ class SavedState(BaseModel):
     step: Count = 0
     samples: Count = 0
     total_samples: Count = 0
+    steps_lost: Count = 0
     planner: PlannerState | None = None

@@ -53,6 +53,8 @@ class JobView:
     step: int
     samples: int
     total_samples: int
+    steps_lost: int
+    """Applied steps whose effect was lost, over the job's life."""
     progress: float | None
     """Share of the run that is done, 0 to 1; None when the length of the run is not known."""
     steps_per_s: float | None

@@ -33,6 +33,7 @@ def make_view(coordinator: Coordinator) -> JobView:
         workers=tuple(_row(coordinator, planner, life) for life in sorted(lives, key=by_number)),
         step=progress.step,
         samples=progress.samples,
+        steps_lost=progress.steps_lost,
         total_samples=total,
         progress=min(1.0, progress.samples / total) if total else None,
         steps_per_s=1.0 / planner.step_s if planner.step_s else None,

@@ -88,6 +88,7 @@ def view(phase: Phase = "Running", rows: Sequence[WorkerRow] = (), generation: i
         step=100 if generation else 0,
         samples=25_600 if generation else 0,
         total_samples=0,
+        steps_lost=0,
         progress=None,
         steps_per_s=None,
         samples_per_s=None,
