@@ -143,6 +143,7 @@ def test_a_factor_of_one_touches_nothing() -> None:
 
 
 @pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no NVIDIA GPU here")
 def test_a_captured_update_reads_the_scaled_rate() -> None:
     parameter = torch.nn.Parameter(torch.zeros(1, device="cuda"))
     parameter.grad = torch.ones(1, device="cuda")
