@@ -93,8 +93,8 @@ class Progress(ApiModel):
     step: Count = 0
     samples: Count = 0
     steps_lost: Count = 0
-    """Applied steps whose effect was lost, over the job's life. A planned change loses none; a lost worker costs the step
-    in flight, which nobody has applied; the loss of all workers, those since the last checkpoint."""
+    """Applied steps whose effect was lost, over the job's life. A planned change loses none; a lost worker costs the
+    step in flight, which nobody has applied; the loss of all workers, those since the last checkpoint."""
     percent: Annotated[int | None, Field(ge=0, le=100)] = None
     summary: Short = ""
     """Percentage when the length of the run is known, else the step; for printing."""

@@ -20,7 +20,7 @@ class Progress:
     def __init__(self, step: int, samples: int, total_samples: int, steps_lost: int = 0, begun: int = 0) -> None:
         self.step, self.samples, self.total_samples = step, samples, total_samples
         self.steps_lost = steps_lost
-        """Applied steps whose effect was lost, over the job's life, such as those since the checkpoint it went back to."""
+        """Applied steps whose effect was lost, over the job's life: since a checkpoint it went back to."""
         self._begun = begun
         """The newest generation whose first step is known: workers repeat what they told an operator before."""
         self.generation = 0
