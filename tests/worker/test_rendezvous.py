@@ -87,7 +87,7 @@ async def test_c_090_twelve_workers_that_notice_a_loss_at_different_moments_meet
     ("busy", "variables", "shares"),
     [
         # The one with the large share computes while the other waits in the all-reduce.
-        ("computing, and waiting for it", {"REX_EMULATE": "1", "REX_EMULATE_SCALE": "8"}, {"w0": 300, "w1": 2}),
+        ("computing, and waiting for it", {"REX_EMULATE": "1", "REX_EMULATE_SCALE": "3"}, {"w0": 300, "w1": 2}),
         ("saving", {"REX_EMULATE": "1", "REX_CHECKPOINT_EVERY": "1"}, {"w0": 20, "w1": 10}),
         ("between epochs", {"LINGER_S": "1"}, {"w0": 302, "w1": 201}),
     ],
