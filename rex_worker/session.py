@@ -91,6 +91,7 @@ class Session:
 
     def __init__(self, environment: Environment, standalone: Standalone | None = None) -> None:
         self._environment = environment
+        self._launched = 1 if standalone is None else standalone.launch.size
         self._pacer = Pacer(profile_of(environment.device), environment.emulate_scale) if environment.emulate else None
         self._folder = (
             CheckpointFolder(environment.checkpoint_dir, environment.checkpoint_keep)
@@ -429,6 +430,16 @@ class Session:
         averages over batches weighs with this.
         """
         return 0.0 if self._training is None else self._training.batch_weight
+
+    @property
+    def gradients_ready(self) -> bool:
+        """Whether the averaged gradients of a whole step are there: from its last ``backward`` to the update."""
+        return self._training is not None and self._training.gradients_ready
+
+    @property
+    def launched(self) -> int:
+        """Processes that a launcher such as torchrun has started together; 1 where none did."""
+        return self._launched
 
     # --- inside -----------------------------------------------------------------------------------------------------
 

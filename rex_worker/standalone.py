@@ -137,6 +137,8 @@ def enter(environment: Environment, variables: Mapping[str, str] | None = None) 
         _let_all_read(launch, store)
         raise ConfigurationError(str(news["error"]))
     environment = replace(environment, job=news["job"], incarnation=news["life"])
+    if "rex_worker.adapters" in sys.modules:
+        _hide_launch()
     if "missing" in news:
         log.warning(
             "batches are not planned: %s is not installed, which the planner needs (%s); every worker keeps the even"
@@ -236,6 +238,12 @@ def _let_all_read(launch: Launch, store: Store) -> None:
 
 
 # --- this process -----------------------------------------------------------------------------------------------------
+
+
+def _hide_launch() -> None:
+    """The frameworks behind the adapters would form a process group of their own if they saw a launcher."""
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"):
+        os.environ.pop(name, None)
 
 
 def _take_gpu(local_rank: int) -> None:

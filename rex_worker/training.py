@@ -217,6 +217,11 @@ class Training:
         step = self._step
         return step.pass_weight(step.handed_out - 1) if step is not None and step.handed_out else 0.0
 
+    @property
+    def gradients_ready(self) -> bool:
+        """Whether the step at hand has its averaged gradients and awaits its update."""
+        return self._step is not None and self._step.fate == "reduced"
+
     # --- the forward pass (Passes) ----------------------------------------------------------------------------------
 
     def in_hand(self) -> int:
