@@ -89,7 +89,10 @@ class Group:
         if not self._formed:
             dist.init_process_group(self._backend(), store=HashStore(), rank=0, world_size=1)
             self._formed = True
-        return DeviceMesh.from_group(dist.distributed_c10d._get_default_group(), self._device.type)
+        # Meshes of equal size and name are equal, whoever is in them, and DTensor's caches hold on to the first one.
+        names = (f"generation_{self.generation}",)
+        whole = dist.distributed_c10d._get_default_group()
+        return DeviceMesh.from_group(whole, self._device.type, mesh_dim_names=names)
 
     def break_up(self, error: GroupLost) -> None:
         """Note a loss where it cannot be raised: it is at the next call."""

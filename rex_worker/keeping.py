@@ -13,8 +13,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-import torch
-
 from rex_worker.background import Background, Job
 from rex_worker.checkpoint import CheckpointFolder
 from rex_worker.errors import GroupLost, first_line
@@ -74,13 +72,12 @@ class Keeper:
         if self._folder is None:
             return
         step = replica.step
-        due = step > 0 and step % self._every == 0
         if replica.together:
             try:
-                self._keep_together(self._folder, replica, group, due and not self._was_taken(step, group))
+                self._keep_together(self._folder, replica, group)
             except GroupLost as error:
                 group.break_up(error)
-        elif due and group.rank == 0 and step != self._taken_step:
+        elif group.rank == 0 and step > 0 and step % self._every == 0 and step != self._taken_step:
             self._taken_step, self._saved = step, True
             outrun = self._background.withdraw()
             if outrun is not None:
@@ -152,20 +149,20 @@ class Keeper:
 
     # --- all ranks together -----------------------------------------------------------------------------------------
 
-    def _was_taken(self, step: int, group: Group) -> bool:
-        """Whether any rank has taken the checkpoint of ``step``: a newcomer cannot know it. All ranks call it."""
-        taken = bool(group.gathered(torch.tensor([step == self._taken_step])).any())
-        if taken:
-            self._taken_step = step
-        return taken
+    def _keep_together(self, folder: CheckpointFolder, replica: Replica, group: Group) -> None:
+        """At a boundary, on all ranks: see how far the running one is, and begin one that is due.
 
-    def _keep_together(self, folder: CheckpointFolder, replica: Replica, group: Group, due: bool) -> None:
-        """At a boundary, on all ranks: see how far the running one is, and begin one that is due."""
+        Whether it is due is told from what all have in common. Not at the step at which the group formed: a newcomer
+        comes here then, and the others may not.
+        """
+        step = replica.step
+        if step <= replica.entered_at:
+            return
         joint = self._joint
         if joint is not None and joint.generation != group.generation:
             joint.give_up()
             joint = None
-        if joint is not None and joint.is_written(group, replica.step):
+        if joint is not None and joint.is_written(group, step):
             parts = joint.parts(group)
             if group.rank == 0:
                 committing = joint
@@ -174,12 +171,12 @@ class Keeper:
                 self._stager.release(joint.taken)
             joint = None
         self._joint = joint
-        if not due:
+        if step // self._every <= replica.kept_step // self._every:
             return
-        self._taken_step = replica.step
         if joint is not None:
-            log.warning("the disk is slow: the checkpoint of step %d is left out", replica.step)
+            log.warning("the disk is slow: the checkpoint of step %d waits", step)
             return
+        replica.kept_step = step
         self._saved = True
         self._joint = joint = JointSave(folder, self._stager, replica, group)
         self._background.submit(Job(joint.taken, lambda _: joint.write()))

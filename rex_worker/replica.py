@@ -44,6 +44,10 @@ class Replica:
 
     together = False
     """Whether the workers call the model together, each time; then one alone cannot."""
+    entered_at = -1
+    """Of a state in parts: the step at which its present group formed."""
+    kept_step = 0
+    """Of a state in parts: the last step that was or is being kept, as all members of the group know it."""
 
     def __init__(
         self,

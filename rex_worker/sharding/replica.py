@@ -119,16 +119,20 @@ class ShardedReplica(Replica):
         self._dress(group)
         told = claims(group, self._holding)
         choice, best = choose(told), furthest(told)
-        if choice is not None and choice.step == best and choice.step >= max(min_step, 0):
+        kept = max(min_step, 0)
+        if choice is not None and choice.step == best and choice.step >= kept:
             self._receive(group, choice)
-        elif not self._resumes(load, min_step):
-            if choice is None or max(best, min_step) > 0:
-                raise CheckpointMissing(_what_is_missing(best, min_step))
+        elif load() and self.step >= min_step:
+            kept = self.step
+            if best > kept:
+                log.warning("parts of the state of step %d are lost: going back to step %d", best, kept)
+        elif choice is not None and best <= 0 and min_step <= 0:
             self._receive(group, choice)
-        elif best > self.step:
-            log.warning("parts of the state of step %d are lost: going back to step %d", best, self.step)
+        else:
+            raise CheckpointMissing(_what_is_missing(best, min_step))
         group.gathered(torch.ones(1))  # all have it: what was held before is worth nothing any more
         self._group = group
+        self.entered_at, self.kept_step = self.step, kept
         self._holding = self._fresh or Holding(FRESH, group.generation, 0, self._holding.description)
         self.mark_agreed()
 
@@ -146,9 +150,6 @@ class ShardedReplica(Replica):
         description = describe(group, choice, self._holding)
         tensors = transfer(group, self._mesh, choice, description, self._holding, self.like, self._mesh_device)
         self.adopt(unpack(description.text, tensors))
-
-    def _resumes(self, load: Callable[[], bool], min_step: int) -> bool:
-        return load() and self.step >= min_step
 
     def _dress(self, group: Group) -> None:
         self._mesh = group.mesh()
