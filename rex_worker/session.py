@@ -204,6 +204,8 @@ class Session:
         """
         if self._prepared is not None:
             raise UsageError("session.prepare was called before; a session trains one model")
+        if schedule_clock not in ("samples", "updates"):
+            raise UsageError(f"session.prepare: schedule_clock is {schedule_clock!r}; it is 'samples' or 'updates'")
         check_model(model)
         self._wire = wire_type(comm_hook)
         if shard is None:

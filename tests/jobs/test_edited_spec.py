@@ -43,3 +43,11 @@ def test_nothing_changes_after_the_end() -> None:
     desk = running("w0", "w1")
     desk.finish("w0", "w1")
     assert not desk.coordinator.set_spec(make_spec(batch={"initial": 16, "min": 8, "max": 32}), desk.now)
+
+
+def test_another_rule_for_the_learning_rate_comes_with_a_plan_at_once() -> None:
+    desk = running("w0", "w1", "w2", batch={"initial": 1, "min": 1, "max": 512}, learningRate={"scaling": "linear"})
+    assert (desk.plan.global_batch, desk.plan.learning_rate_factor) == (3, 3.0)
+    bounds = {"initial": 1, "min": 1, "max": 512}
+    desk.coordinator.set_spec(make_spec(batch=bounds, learningRate={"scaling": "none", "warmupSamples": 99}), desk.now)
+    assert (desk.plan.global_batch, desk.plan.learning_rate_factor, desk.plan.warmup_samples) == (3, 1.0, 99)

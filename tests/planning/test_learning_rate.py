@@ -124,6 +124,32 @@ def test_c_110_a_planner_that_comes_back_issues_the_same_rate() -> None:
     assert again.drafts[-1].learning_rate_factor == before, "another team is no reason for another rate"
 
 
+def test_c_110_a_path_with_a_crash_at_each_point_ends_where_it_began() -> None:
+    job = noisy_job(at_batch(512))
+    job.run(30)
+    learned = job.planner.state()
+    path, factors = [64, 128, 64, 256, 64], []
+    for batch in path:
+        kept = learned.model_copy(update={"global_batch": batch}).model_dump_json()
+        job = noisy_job(PlannerState.model_validate_json(kept))
+        factors.append(job.drafts[-1].learning_rate_factor)
+        learned = job.planner.state()
+    assert factors == [learning_rate_factor("adascale", batch, 64, learned.rate_noise) for batch in path]
+    assert factors[0] == factors[2] == factors[4] == 1.0 < factors[1] < factors[3]
+
+
+def test_the_rate_holds_still_while_a_trial_is_judged() -> None:
+    planner = Planner(spec(64, 32, 1024, cooldown=0.0), np.random.default_rng(1))
+    job = Job.of(planner, noise_scale=lambda samples: 30.0 + samples / 200)
+    job.run(120)
+    kinds = job.kinds()
+    assert kinds.count("trial-started") > 1 and "rescaled" in kinds
+    for before, kind in pairwise(kinds):
+        assert not (before == "trial-started" and kind == "rescaled")
+    for draft in job.drafts:
+        assert 1.0 <= draft.learning_rate_factor <= max(1.0, draft.global_batch / 64)
+
+
 def test_an_adaptive_optimizer_gets_the_square_root_and_is_remembered() -> None:
     job = noisy_job(at_batch(512), scaling="linear")
     assert job.drafts[-1].learning_rate_factor == 8.0

@@ -15,6 +15,7 @@ from torch.optim import lr_scheduler
 from torch.utils.data import TensorDataset
 
 import rex_worker as rex
+from rex_worker.errors import UsageError
 from rex_worker.optimizer import ElasticScheduler
 from rex_worker.protocol import Plan
 from rex_worker.rates import schedule_steps
@@ -196,6 +197,12 @@ def test_over_real_steps_the_rate_warms_up() -> None:
     base = [0.5 * (1 - n / 12) for n in range(12)]
     factors = [move / rate for (_, _, move), rate in zip(seen[2:], base[2:], strict=True)]
     assert factors == pytest.approx([min(1.0, 16 * n / 128) for n in range(3, 13)], rel=1e-4)
+
+
+@pytest.mark.usefixtures("alone")
+def test_a_clock_that_does_not_exist_is_named() -> None:
+    with pytest.raises(UsageError, match="schedule_clock is 'epochs'; it is 'samples' or 'updates'"):
+        train({}, clock="epochs")
 
 
 @pytest.mark.usefixtures("alone")
