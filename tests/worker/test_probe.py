@@ -18,6 +18,16 @@ CPU = torch.device("cpu")
 GIB = 2**30
 
 
+class Kept:
+    """A tensor for as long as the graph has it."""
+
+    def __init__(self, meter: SavedTensors, tensor: Tensor) -> None:
+        self.meter, self.tensor = meter, tensor
+
+    def __del__(self) -> None:
+        self.meter.let_go(self.tensor.nbytes)
+
+
 class SavedTensors:
     """Measures on the CPU what a device's meter would: the bytes that autograd keeps for the backward pass."""
 
@@ -25,12 +35,15 @@ class SavedTensors:
         self.total = total
         self._kept = 0
         self._peak = 0
-        self._hooks = torch.autograd.graph.saved_tensors_hooks(self._pack, lambda tensor: tensor)
+        self._hooks = torch.autograd.graph.saved_tensors_hooks(self._pack, lambda kept: kept.tensor)
 
-    def _pack(self, tensor: Tensor) -> Tensor:
+    def _pack(self, tensor: Tensor) -> Kept:
         self._kept += tensor.nbytes
         self._peak = max(self._peak, self._kept)
-        return tensor
+        return Kept(self, tensor)
+
+    def let_go(self, size: int) -> None:
+        self._kept -= size
 
     def __enter__(self) -> SavedTensors:
         self._hooks.__enter__()
@@ -40,10 +53,10 @@ class SavedTensors:
         self._hooks.__exit__(*error)
 
     def restart(self) -> None:
-        self._kept = self._peak = 0
+        self._peak = self._kept
 
     def used(self) -> int:
-        return 0
+        return self._kept
 
     def peak(self) -> int:
         return self._peak
