@@ -166,6 +166,10 @@ class Participation:
                 group.abandon()
             self.lose(error, replica.step)
             return
+        except BaseException:
+            if group is not None:
+                group.close()
+            raise
         self.entered = True
         standing = self._link.standing
         standing.generation, standing.ready, standing.group_lost = membership.generation, None, None
