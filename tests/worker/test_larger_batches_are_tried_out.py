@@ -18,7 +18,7 @@ from rex_worker.protocol import OutOfMemory, Plan
 from rex_worker.rewind import Rewind
 from tests.worker.test_probe import SavedTensors
 
-DATA = TensorDataset(torch.randn(240, 4), torch.randn(240, 1))
+DATA = TensorDataset(torch.randn(400, 4), torch.randn(400, 1))
 
 
 @pytest.fixture(autouse=True)
