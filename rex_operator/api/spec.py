@@ -420,8 +420,8 @@ class RexJobSpec(ApiModel):
         most = sum(self.filled().values())
         if most < self.workers.min:
             raise ValueError(
-                f"workers: whole pods of these pools make {most} workers within max ({self.workers.max}), fewer than"
-                f" min ({self.workers.min}); let both be multiples of devicesPerPod"
+                f"workers: whole pods of these pools make {most} workers within max ({self.workers.max}) and batch.max"
+                f" ({self.batch.max}), fewer than min ({self.workers.min}); let all be multiples of devicesPerPod"
             )
         if self.batch.max < self.workers.min:
             raise ValueError(
@@ -431,10 +431,13 @@ class RexJobSpec(ApiModel):
         return self
 
     def filled(self) -> dict[str, int]:
-        """Workers per pool where there is room for all: the pools' minimums first, then as listed, in whole pods."""
+        """Workers per pool where there is room for all: the pools' minimums first, then as listed, in whole pods.
+
+        No more than ``workers.max``, and than samples in the largest batch.
+        """
         counts = {pool.name: pool.min_workers for pool in self.pools}
         for pool in self.pools:
-            free = self.workers.max - sum(counts.values())
+            free = min(self.workers.max, self.batch.max) - sum(counts.values())
             more = max(0, min(free, pool.max_workers - counts[pool.name]))
             counts[pool.name] += more - more % pool.devices_per_pod
         return counts
