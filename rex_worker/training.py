@@ -324,7 +324,10 @@ class Training:
             release_memory(self._device)
             self._headroom.ran_out(plan, samples, step.no_memory)
         elif self._pacer is not None:
-            self._pacer.pace(samples, step.times.begun)
+            # The emulated device computes while it does not wait for others' parts of the model.
+            waited_s = self._averager.waited_s() - step.times.inside_s
+            step.times.inside_s += waited_s
+            self._pacer.pace(samples, step.times.begun + waited_s)
 
     def _exchange(self, term: Term, step: Step) -> None:
         """Finish the reduction together with the votes, and decide."""
