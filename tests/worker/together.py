@@ -19,7 +19,7 @@ from rex_worker.environment import Environment
 from rex_worker.errors import GroupLost
 from rex_worker.group import Group
 from rex_worker.link import AloneLink
-from rex_worker.protocol import Member, Membership, Message, Plan, Ready, StepReport
+from rex_worker.protocol import Member, Membership, Message, Plan, Ready, StepReport, Stop
 from rex_worker.session import Session
 
 T = TypeVar("T")
@@ -173,12 +173,14 @@ def run_together(
     """
     hub = Hub(len(batches))
     results: dict[int, T] = {}
+    links: list[_PlannedLink] = []
     errors: list[tuple[int, BaseException]] = []
 
     def work(rank: int) -> None:
         environment = Environment(job="t/t", worker_id=f"w{rank}", incarnation="life", device="t4", seed=seed)
         session = Session(environment)
         link: Any = _PlannedLink(environment, batches, accumulation)
+        links.append(link)
         for owner in (session, session._participation, session._keeper, session._lifetime):
             owner._link = link
         session._participation._meet = lambda membership, rank: ThreadGroup(hub, rank)  # type: ignore[method-assign]
@@ -187,12 +189,14 @@ def run_together(
         except BaseException as error:
             errors.append((rank, error))
             hub.give_up()
+            for peer in links:
+                peer.directives.receive(Stop())
 
     threads = [threading.Thread(target=work, args=(rank,), daemon=True) for rank in range(len(batches))]
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(2 * TIMEOUT_S if not errors else 1.0)
+        thread.join(2 * TIMEOUT_S)
     if errors:
         raise errors[0][1]
     assert len(results) == len(batches), "a worker did not end"
