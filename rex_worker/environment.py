@@ -40,6 +40,8 @@ class Environment:
     checkpoint_every: int = 200
     checkpoint_keep: int = 3
     seed: int = 0
+    batch_initial: int = 0
+    """The global batch that rates and schedules are meant for; 0: not told, as without an operator."""
     grace_s: float = 30.0
     """How long the process may go on after SIGTERM."""
     exits: tuple[int, ...] = ()
@@ -78,6 +80,7 @@ class Environment:
             checkpoint_every=int(_number(env, "REX_CHECKPOINT_EVERY", 200, low=1, high=1e9, whole=True)),
             checkpoint_keep=int(_number(env, "REX_CHECKPOINT_KEEP", 3, low=1, high=1e6, whole=True)),
             seed=int(_number(env, "REX_JOB_SEED", 0, low=0, high=_MAX_SEED, whole=True)),
+            batch_initial=int(_number(env, "REX_BATCH_INITIAL", 0, low=0, high=1e9, whole=True)) if url else 0,
             grace_s=_number(env, "REX_GRACE_SECONDS", 30.0, low=0.0, high=1e6),
             exits=_exits(env),
             reached_file=_path(env, "REX_REACHED_FILE"),

@@ -39,9 +39,19 @@ class Source(Protocol):
 class ElasticLoader:
     """Yields collated micro-batches of a dataset. Made by ``Session.loader``."""
 
-    def __init__(self, batches: Callable[[], Iterator[Any]], recipe: Recipe) -> None:
+    def __init__(self, batches: Callable[[], Iterator[Any]], recipe: Recipe, initial_batch: int) -> None:
         self.dataset = recipe.dataset
         self._batches = batches
+        self._length, self._initial_batch = recipe.length, initial_batch
+
+    def __len__(self) -> int:
+        """Updates of an epoch with the initial batch: what a schedule is set up for. Plans may want more or fewer.
+
+        Raises ``TypeError`` for a stream that does not tell its length.
+        """
+        if not self._length:
+            raise TypeError("the dataset is a stream that does not tell how long it is")
+        return -(-self._length // self._initial_batch)
 
     def __iter__(self) -> Iterator[Any]:
         """Iterate over what is left of the epoch; a step that the group could not complete is yielded again."""

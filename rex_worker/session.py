@@ -270,7 +270,7 @@ class Session:
             worker_init_fn=worker_init_fn,
             multiprocessing_context=multiprocessing_context,
         )
-        return ElasticLoader(self._batches, self._recipe)
+        return ElasticLoader(self._batches, self._recipe, self.initial_batch)
 
     def epochs(self, count: int) -> Iterator[int]:
         """Yield the numbers of the epochs that are left, joining the job's group before the first."""
@@ -402,6 +402,20 @@ class Session:
     def samples(self) -> int:
         """Samples applied by all workers together."""
         return 0 if self._replica is None else self._replica.progress.samples
+
+    @property
+    def initial_batch(self) -> int:
+        """Global batch that the script's rate and schedule are meant for: the job's ``batch.initial``.
+
+        Without an operator what the processes ask for together. Known once ``loader`` was called.
+        """
+        if self.plan is not None and self.plan.initial_batch:
+            return self.plan.initial_batch
+        if self._environment.batch_initial:
+            return self._environment.batch_initial
+        if self._recipe is None:
+            raise UsageError("session.initial_batch: call session.loader(dataset) before")
+        return self._recipe.batch_size * self._launched
 
     @property
     def progress(self) -> float:

@@ -37,6 +37,7 @@ CHECKPOINT_DIR = "/var/lib/rex/checkpoints"
 RESERVED = frozenset(
     {
         "REX_ADDRESS",
+        "REX_BATCH_INITIAL",
         "REX_CA_FILE",
         "REX_CHANNEL_URL",
         "REX_CHECKPOINT_DIR",
@@ -234,6 +235,7 @@ def _environment(
         "REX_TOKEN_FILE": f"{IDENTITY_DIR}/token",
         "REX_CA_FILE": f"{IDENTITY_DIR}/ca.crt",
         "REX_JOB_SEED": str(job_seed(owner.uid)),
+        "REX_BATCH_INITIAL": str(spec.batch.initial),
         "REX_GRACE_SECONDS": str(max(1, grace_s - 2)),
     }
     if checkpoints is not None and spec.checkpoint is not None:

@@ -89,6 +89,7 @@ def worker_environment(
         "REX_DEVICE": seat.pool.device,
         "REX_ADDRESS": "127.0.0.1",
         "REX_JOB_SEED": str(place.seed),
+        "REX_BATCH_INITIAL": str(job.spec.batch.initial),
     }
     if place.checkpoint_dir is not None and job.spec.checkpoint is not None:
         env |= {

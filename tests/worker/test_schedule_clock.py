@@ -12,9 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 from torch.optim import lr_scheduler
-from torch.utils.data import TensorDataset
+from torch.utils.data import IterableDataset, TensorDataset
 
 import rex_worker as rex
+from rex_worker.environment import Environment
 from rex_worker.errors import UsageError
 from rex_worker.optimizer import ElasticScheduler
 from rex_worker.protocol import Plan
@@ -163,7 +164,7 @@ def train(plans: dict[int, Plan], clock: Any = "samples", per_epoch: bool = Fals
                     session._link.directives.receive(plans[session.step])
             if per_epoch:
                 scheduler.step()
-        assert session.progress == 1.0
+        assert session.progress == 1.0 and session.initial_batch == 16
     return seen
 
 
@@ -197,6 +198,28 @@ def test_over_real_steps_the_rate_warms_up() -> None:
     base = [0.5 * (1 - n / 12) for n in range(12)]
     factors = [move / rate for (_, _, move), rate in zip(seen[2:], base[2:], strict=True)]
     assert factors == pytest.approx([min(1.0, 16 * n / 128) for n in range(3, 13)], rel=1e-4)
+
+
+@pytest.mark.usefixtures("alone")
+def test_a_schedule_can_be_made_for_the_length_of_the_run() -> None:
+    with pytest.raises(UsageError, match="ended without training"), rex.init() as session:
+        with pytest.raises(UsageError, match=r"call session\.loader"):
+            session.initial_batch  # noqa: B018
+        assert (len(session.loader(DATA, batch_size=10)), session.initial_batch) == (10, 10)
+    job = {"REX_CHANNEL_URL": "ws://127.0.0.1:1", "REX_JOB": "a/b", "REX_WORKER_ID": "w0", "REX_INCARNATION": "x"}
+    assert Environment.read({**job, "REX_BATCH_INITIAL": "48"}).batch_initial == 48
+    assert Environment.read({"REX_BATCH_INITIAL": "48"}).batch_initial == 0, "without an operator nobody sees to it"
+
+
+class Stream(IterableDataset[int]):
+    def __iter__(self) -> Iterator[int]:
+        yield 1
+
+
+@pytest.mark.usefixtures("alone")
+def test_a_stream_that_tells_no_length_has_none() -> None:
+    with pytest.raises(TypeError, match="does not tell how long it is"), rex.init() as session:
+        len(session.loader(Stream()))
 
 
 @pytest.mark.usefixtures("alone")
