@@ -29,12 +29,6 @@ class Background:
         self._waiting: Job | None = None
         self._running = False
 
-    @property
-    def busy(self) -> bool:
-        """Whether something is being done or waits."""
-        with self._changed:
-            return self._running or self._waiting is not None
-
     def withdraw(self) -> Snapshot | None:
         """Take back what waits, if anything does."""
         with self._changed:
@@ -42,25 +36,26 @@ class Background:
             return None if job is None else job.taken
 
     def submit(self, job: Job) -> None:
-        """Do ``job`` as soon as the one before is done; nothing else may wait. Never blocks."""
+        """Do ``job`` at once, or after the one that is being done; nothing else may wait. Never blocks."""
         with self._changed:
-            self._waiting = job
-            if not self._running:
-                self._running = True
-                # A daemon: a disk that never answers must not keep the process from ending.
-                threading.Thread(target=self._work, name="rex-checkpoint", daemon=True).start()
+            if self._running:
+                self._waiting = job
+                return
+            self._running = True
+        # A daemon: a disk that never answers must not keep the process from ending.
+        threading.Thread(target=self._work, args=(job,), name="rex-checkpoint", daemon=True).start()
 
     def flush(self) -> None:
         """Wait until all is done."""
         with self._changed:
             self._changed.wait_for(lambda: not self._running)
 
-    def _work(self) -> None:
-        while True:
+    def _work(self, first: Job) -> None:
+        job: Job | None = first
+        while job is not None:
+            job.work(job.taken)
             with self._changed:
                 job, self._waiting = self._waiting, None
                 if job is None:
                     self._running = False
                     self._changed.notify_all()
-                    return
-            job.work(job.taken)
