@@ -54,11 +54,6 @@ def life_name(uid: str, device: int, devices: int, life: int = 0) -> str:
     return str(LifeName(uid, device if devices > 1 else None, life))
 
 
-def pod_of(worker_id: str) -> str:
-    """The stem of a worker's pod; for the worker of a pod with one device that is its own name."""
-    return worker_id.partition("-")[0]
-
-
 def in_order(worker_id: str) -> tuple[list[int], str]:
     """Sort key that puts w2 before w10, and the workers of a pod side by side."""
     return [int(number) for number in _NUMBER.findall(worker_id)], worker_id
