@@ -34,6 +34,12 @@ def test_no_channel_means_a_single_process() -> None:
         ({"REX_JOB_SEED": "-1"}, "REX_JOB_SEED is '-1'"),
         ({"REX_CHECKPOINT_DIR": "a\0b"}, "REX_CHECKPOINT_DIR is not a path"),
         ({"REX_TOKEN_FILE": "x" * 5000}, "REX_TOKEN_FILE is not a path"),
+        (
+            {"REX_CHANNEL_URL": "wss://operator/", "REX_DEVICES_PER_POD": "4"},
+            "needs a process for each device.*python -m rex_worker.launch",
+        ),
+        ({"REX_EXITS": "1,,2"}, "REX_EXITS is '1,,2'; it must be a list of exit codes"),
+        ({"REX_EXITS": "256"}, "REX_EXITS is '256'"),
     ],
 )
 def test_each_fault_names_its_variable(variables: dict[str, str], words: str) -> None:
