@@ -22,7 +22,11 @@ from rex_worker.recipe import recipe
 from rex_worker.sampler import Outlook, Position
 from tests.worker.readable import Broken, BrokenStream, Drawn, DrawnStream, Opened, children, open_file, train
 
-pytestmark = pytest.mark.component
+pytestmark = [
+    pytest.mark.component,
+    # Python 3.12 warns of what torch's DataLoader does everywhere.
+    pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning"),
+]
 
 CPU = torch.device("cpu")
 

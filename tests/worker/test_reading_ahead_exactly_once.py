@@ -17,7 +17,11 @@ from rex_worker.streams import StreamSource
 from tests.worker.fleet import Fleet, histories, splits
 from tests.worker.test_streams_exactly_once import Shuffled
 
-pytestmark = pytest.mark.component
+pytestmark = [
+    pytest.mark.component,
+    # Python 3.12 warns of what torch's DataLoader does everywhere.
+    pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning"),
+]
 
 CPU = torch.device("cpu")
 SIZE = 97
