@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+import rex_worker
 from rex_worker.checkpoint import CheckpointDamaged, CheckpointFolder, read_model_state, snapshot
 from rex_worker.manifest import Manifest
 from rex_worker.staging import Stager
@@ -102,17 +103,17 @@ def test_c_113_no_bit_changes_unseen(kept: Path, name: str, place: float, bit: i
         file.write_bytes(content)
 
 
-def test_the_files_can_be_read_without_rex(kept: Path) -> None:
-    """By anything that reads safetensors; here by the few lines that the documentation shows."""
-    raw = (kept / "step-000000000020" / "part-00000.safetensors").read_bytes()
-    start = 8 + int.from_bytes(raw[:8], "little")
-    header = json.loads(raw[8:start])
-    entry = header["model.weights"]
-    begin, end = entry["data_offsets"]
-    weights = torch.frombuffer(bytearray(raw[start + begin : start + end]), dtype=torch.float32).reshape(entry["shape"])
-    assert entry["dtype"] == "F32" and start % 8 == 0
-    assert torch.equal(weights, read_model_state(kept)["weights"])
-    assert list(read_model_state(kept / "step-000000000010")) == ["weights", "bias"]
+def test_the_documented_lines_read_the_weights_without_rex(tmp_path: Path) -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(3, 5), torch.nn.BatchNorm1d(5))
+    CheckpointFolder(tmp_path, keep=5).save(snapshot({"model": dict(model.state_dict()), "step": 1200}, 1200, 0))
+    text = (Path(rex_worker.__file__).parents[1] / "docs" / "worker.md").read_text()
+    (lines,) = [block for block in text.split("```") if block.startswith("python\nimport json, pathlib, torch")]
+    found: dict[str, Any] = {}
+    exec(lines.removeprefix("python").replace('Path("step-', f'Path("{tmp_path}/step-'), found)
+    weights = found["weights"]
+    assert list(weights) == list(model.state_dict()) == list(read_model_state(tmp_path))
+    assert all(torch.equal(weights[name], tensor) for name, tensor in model.state_dict().items())
+    model.load_state_dict(read_model_state(tmp_path / "step-000000001200"))
 
 
 def test_reading_the_weights_says_what_is_missing(tmp_path: Path) -> None:
