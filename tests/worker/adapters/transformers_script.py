@@ -50,9 +50,10 @@ def main() -> None:
             use_cpu=True,
             disable_tqdm=True,
         )
+        model = GPT2LMHeadModel(config)
         trainer = Noted(
             session,
-            model=GPT2LMHeadModel(config),
+            model=model,
             args=args,
             train_dataset=Sentences(),
             eval_dataset=Sentences(),
@@ -62,7 +63,7 @@ def main() -> None:
         trainer.train()
         trainer.save_model(os.environ["OUT"] + "/final")
         history = [entry["eval_loss"] for entry in trainer.state.log_history if "eval_loss" in entry]
-        notes.end(trainer.model, steps=trainer.state.global_step, planned=trainer.state.max_steps, evaluations=history)
+        notes.end(model, steps=trainer.state.global_step, planned=trainer.state.max_steps, evaluations=history)
 
 
 if __name__ == "__main__":
