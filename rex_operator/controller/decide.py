@@ -13,7 +13,15 @@ from datetime import timedelta
 
 from rex_operator.controller.deadlines import RELEASE_PAUSE, overdue, paused_until, seconds_left
 from rex_operator.controller.ending import end, outcome_of, tidy
-from rex_operator.controller.ends import account, avoided_nodes, not_before, noted, processes
+from rex_operator.controller.ends import (
+    account,
+    avoided_nodes,
+    not_before,
+    noted,
+    processes,
+    unreachable,
+    unreachable_entry,
+)
 from rex_operator.controller.observation import Decision, NewWorker, Observation, Outcome
 from rex_operator.controller.picture import picture
 from rex_operator.controller.pods import PodView
@@ -31,13 +39,17 @@ def decide(seen: Observation) -> Decision:
         return tidy(seen)
     if seen.invalid:
         return end(seen, Outcome(False, "Invalid", seen.invalid))
+    out_of_reach = unreachable(seen.pods, seen.rows)
     ended = [*processes(seen.pods, seen.rows), *seen.pods]
-    verdict = account(seen.status, seen.spec.failure, ended, seen.vanished, seen.now)
-    seen = replace(seen, status=verdict.status)
+    gone = [*seen.vanished, *(unreachable_entry(pod, seen.now) for pod in out_of_reach)]
+    verdict = account(seen.status, seen.spec.failure, ended, gone, seen.now)
+    pods = [replace(pod, deleting=True) if pod in out_of_reach else pod for pod in seen.pods]
+    seen = replace(seen, status=verdict.status, pods=pods)
     outcome = outcome_of(seen, verdict.fatal)
     go_on = _suspend if seen.spec.suspend else _run
     made = go_on(seen) if outcome is None else end(seen, outcome)
-    return replace(made, failures=verdict.new, note_exits=tuple(noted(seen.pods, seen.rows)))
+    delete = (*made.delete, *out_of_reach)
+    return replace(made, delete=delete, failures=verdict.new, note_exits=tuple(noted(seen.pods, seen.rows)))
 
 
 def _suspend(seen: Observation) -> Decision:
@@ -81,6 +93,7 @@ def _run(seen: Observation) -> Decision:
     dropped = [pod for pod in live if pod.worker_id in placement.drop]
     draining = any(pod.draining_since is not None for pod in seen.pods)
     appointments += [DRAIN_LIMIT.total_seconds()] if dropped or draining else []
+    appointments += [RECHECK_S] if any(row.state == "lost" for rows in seen.rows.values() for row in rows) else []
     return Decision(
         status=picture(seen, placement),
         targets=_targets(seen, [pod for pod in live if pod not in dropped]),

@@ -147,6 +147,17 @@ def avoided_nodes(status: JobStatus, now: datetime) -> set[str]:
     return {f.node for f in status.failures if f.node and f.reason in REFUSED_BY_NODE and now - f.time < AVOID_FOR}
 
 
+def unreachable(pods: Iterable[PodView], rows: Mapping[str, Sequence[WorkerRow]]) -> list[PodView]:
+    """Live pods of whose workers nothing was heard for so long that others should take their place."""
+    return [pod for pod in pods if pod.live and rows.get(pod.uid) and all(row.given_up for row in rows[pod.uid])]
+
+
+def unreachable_entry(pod: PodView, now: datetime) -> WorkerFailure:
+    """The entry of a life that may go on where nobody can reach it; not charged."""
+    message = "nothing is heard of it, though its pod runs; replaced, not charged"
+    return _entry(replace(pod, reasons=("Unreachable",)), message, False, now)
+
+
 def vanished_entry(pod: PodView, now: datetime) -> WorkerFailure:
     """The entry of a life that somebody else ended; not charged."""
     return _entry(

@@ -225,6 +225,9 @@ class Coordinator:
         if self.ended is None:
             if now >= self._grace_until:
                 find_lost(self.group.members, self.group.generation, self.progress.moved_at, now, COLLECTIVE_TIMEOUT_S)
+            others_are_there = any(life.connected and life.alive for life in self.group.members)
+            for life in self.roster.lives.values():
+                life.miss(others_are_there, now)
             if self.known.finished:
                 self._end(Ended(True, "Finished", "all workers ran the script to its end"))
             elif self.stopping is None and self.roster.targets_known and not self.known.finishing:

@@ -17,6 +17,9 @@ from rex_worker.protocol import Hello, Member
 Key: TypeAlias = tuple[str, str]
 """(worker id, incarnation)."""
 
+GIVE_UP_S = 30.0
+"""A lost worker that has not turned up for this long is given up for good."""
+
 
 @dataclass(frozen=True)
 class Target:
@@ -38,6 +41,7 @@ class Life:
     pool: str = ""
     device: str = ""
     max_local_batch: int | None = None
+    memory_bytes: int = 0
     wanted: bool = False
     """Named by the present target; a member that no longer is gets drained."""
     was_wanted: bool = False
@@ -68,6 +72,9 @@ class Life:
     left: Literal["", "finished", "drained", "stopped"] = ""
     lost: str = ""
     """Why the rest goes on without it; cleared when it turns up again, unless ``gone``."""
+    missed_at: float | None = None
+    given_up: bool = False
+    """Another should take its place."""
     gone: bool = False
     failed: str = ""
     out_of_memory: tuple[int, int] = (0, 0)
@@ -111,7 +118,7 @@ class Life:
 
     def info(self) -> WorkerInfo:
         """What the planner needs to know of it."""
-        return WorkerInfo(self.worker_id, self.incarnation, self.device, self.max_local_batch)
+        return WorkerInfo(self.worker_id, self.incarnation, self.device, self.max_local_batch, self.memory_bytes)
 
     def member(self) -> Member:
         """Its entry in a Membership."""
@@ -119,11 +126,23 @@ class Life:
             worker_id=self.worker_id, incarnation=self.incarnation, address=self.address, store_port=self.store_port
         )
 
+    def miss(self, others_are_there: bool, now: float) -> None:
+        """Give a lost one up when it has not turned up for long, though others could: its process may live, but alone.
+
+        When nobody can be heard the fault may be this side's, and they may train on together.
+        """
+        if not (self.lost and others_are_there) or self.gone or self.left or self.connected:
+            self.missed_at = None
+        elif self.missed_at is None:
+            self.missed_at = now
+        self.given_up = self.missed_at is not None and now - self.missed_at > GIVE_UP_S
+
     def greet(self, hello: Hello, now: float) -> None:
         """Take in the first message of a new session."""
         self.connected, self.changed_at, self.heard_at = True, now, now
         self.address, self.store_port = hello.address, hello.store_port
         self.device = self.device or hello.device
+        self.memory_bytes = hello.device_memory_bytes
         self.exits = tuple(hello.exits)
         self.generation = max(self.generation, hello.generation)
         if hello.plan_version > self.plan_version:

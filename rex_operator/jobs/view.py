@@ -37,6 +37,8 @@ class WorkerRow:
     step: int
     plan_version: int
     failed: str = ""
+    given_up: bool = False
+    """Lost for so long that another should take its place."""
     exits: tuple[int, ...] = ()
     """How its earlier processes in the same pod ended."""
 

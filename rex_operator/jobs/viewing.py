@@ -76,6 +76,7 @@ def _row(coordinator: Coordinator, planner: PlannerView, life: Life) -> WorkerRo
         step=life.step,
         plan_version=life.plan_version,
         failed=life.failed,
+        given_up=life.given_up,
         exits=life.exits,
     )
 

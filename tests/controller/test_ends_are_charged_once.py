@@ -14,7 +14,7 @@ from rex_operator.api.spec import Failure
 from rex_operator.api.status import MAX_FAILURES
 from rex_operator.controller.decide import decide
 from rex_operator.controller.ends import account, avoided_nodes, not_before, vanished_entry
-from tests.controller.pictures import NOW, later, pod, seen, spec, training
+from tests.controller.pictures import NOW, later, pod, row, seen, spec, training, view
 
 
 def failed(worker: str, attempt: int = 0, exit_code: int | None = 1, **changes: Any) -> Any:
@@ -107,3 +107,26 @@ def test_the_list_stays_bounded_and_no_present_pod_is_charged_twice(batches: lis
             status = account(status, Failure(max_restarts=10_000), pods, [], NOW).status
         assert len(status.failures) <= MAX_FAILURES
     assert status.restarts.charged == total
+
+
+def test_a_worker_out_of_reach_is_replaced_and_not_charged() -> None:
+    pods = [pod("w0"), pod("w1")]
+    rows = [row(pods[0]), row(pods[1], "lost", rank=None, connected=False, given_up=True)]
+    job = spec(workers={"min": 1, "max": 2})
+    first = decide(seen(pods, job=job, view=view("Running", rows)))
+    assert [p.worker_id for p in first.delete] == ["w1"]
+    assert [(new.worker_id, new.attempt) for new in first.create] == [("w1", 1)]
+    assert "w1" not in first.targets
+    assert [(f.uid, f.reason, f.charged) for f in first.failures] == [(pods[1].uid, "Unreachable", False)]
+    gone = [pods[0], pod("w1", deleting=True, ended=True, exit_code=137), pod("w1", attempt=1)]
+    again = decide(later(seen(gone, job=job), first))
+    assert again.failures == ()
+    assert (again.status.restarts.charged, again.status.restarts.uncharged) == (0, 1)
+
+
+def test_a_lost_worker_is_looked_at_again_soon() -> None:
+    pods = [pod("w0"), pod("w1")]
+    rows = [row(pods[0]), row(pods[1], "lost", rank=None, connected=False)]
+    made = decide(seen(pods, job=spec(workers={"min": 1, "max": 2}), view=view("Running", rows)))
+    assert (made.delete, made.create) == ((), ())
+    assert made.again_s is not None and made.again_s <= 15
