@@ -200,18 +200,23 @@ def checksum(sample: Any) -> int:
 
 def _extend(crc: int, value: Any) -> int:
     if isinstance(value, torch.Tensor):
-        bits = value.detach().cpu().flatten().view(torch.uint8)
-        return zlib.crc32(bits.numpy().tobytes(), zlib.crc32(str(value.shape).encode(), crc))
+        bits = value.detach().cpu().flatten().view(torch.uint8).numpy().tobytes()
+        return zlib.crc32(bits, _named(crc, f"tensor {tuple(value.shape)}"))
     if isinstance(value, np.ndarray) and not value.dtype.hasobject:
-        return zlib.crc32(value.tobytes(), zlib.crc32(str(value.shape).encode(), crc))
+        return zlib.crc32(value.tobytes(), _named(crc, f"array {value.shape}"))
     if isinstance(value, bytes):
-        return zlib.crc32(value, crc)
+        return zlib.crc32(value, _named(crc, f"bytes {len(value)}"))
     if value is None or isinstance(value, str | bool | int | float | np.generic):
-        return zlib.crc32(repr(value).encode(), crc)
+        return _named(crc, repr(value))
     if isinstance(value, dict):
-        value = [part for item in value.items() for part in item]
+        return _extend(_named(crc, "dict"), [part for item in value.items() for part in item])
     if isinstance(value, list | tuple):
+        crc = _named(crc, f"list {len(value)}")
         for part in value:
             crc = _extend(crc, part)
-        return zlib.crc32(b"%d" % len(value), crc)
-    return zlib.crc32(type(value).__qualname__.encode(), crc)
+        return crc
+    return _named(crc, type(value).__qualname__)
+
+
+def _named(crc: int, text: str) -> int:
+    return zlib.crc32(f"{text};".encode(errors="surrogatepass"), crc)
