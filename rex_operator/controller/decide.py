@@ -90,7 +90,7 @@ def _run(seen: Observation) -> Decision:
         appointments.append(hold_s)
     elif placement.add:
         create = _new_workers(seen.pods, placement.add)
-    dropped = [pod for pod in live if pod.worker_id in placement.drop]
+    dropped = [pod for pod in live if pod.worker_id in placement.drop] or _maimed(seen, live)
     draining = any(pod.draining_since is not None for pod in seen.pods)
     appointments += [DRAIN_LIMIT.total_seconds()] if dropped or draining else []
     appointments += [RECHECK_S] if any(row.state == "lost" for rows in seen.rows.values() for row in rows) else []
@@ -105,6 +105,18 @@ def _run(seen: Observation) -> Decision:
         waiting=waiting,
         again_s=max(0.2, min(appointments)) if appointments else None,
     )
+
+
+def _maimed(seen: Observation, live: Sequence[PodView]) -> list[PodView]:
+    """A pod with a worker that nobody can reach, while its others train: they leave, if the job can do without them.
+
+    Then the pod can be replaced; otherwise the device of that worker lies idle, which is better than no training.
+    """
+    for pod in live:
+        if any(row.given_up for row in seen.rows.get(pod.uid, ())):
+            rest = replace(seen, pods=[other for other in seen.pods if other is not pod])
+            return [pod] if rest.minimum_met else []
+    return []
 
 
 def _place(seen: Observation, live: Sequence[PodView]) -> Placement:

@@ -148,6 +148,29 @@ def test_a_lost_pod_is_one_loss_and_one_replacement() -> None:
     assert [(new.worker_id, new.attempt) for new in made.create] == [("w0", 1)]
 
 
+def out_of_reach(pods: list[PodView], *names: str) -> JobView:
+    known = together(*pods)
+    gone = {"state": "lost", "connected": False, "given_up": True, "rank": None}
+    rows = [replace(r, **gone) if r.worker_id in names else r for r in known.workers]  # type: ignore[arg-type]
+    return replace(known, workers=tuple(rows))
+
+
+def test_a_pod_with_one_worker_out_of_reach_is_drained_while_others_can_carry_on() -> None:
+    pods = [wide("w0"), wide("w1")]
+    made = decide(picture(*pods, view=out_of_reach(pods, "w1-2")))
+    assert ([one.worker_id for one in made.drain], made.delete) == (["w1"], ())
+    assert set(made.targets) == {"w0-0", "w0-1", "w0-2", "w0-3"}
+    needed = decide(picture(*pods, job=job(workers={"min": 8, "max": 8}), view=out_of_reach(pods, "w1-2")))
+    assert (needed.drain, needed.delete) == ((), ())
+
+
+def test_a_pod_with_no_worker_within_reach_is_replaced() -> None:
+    pods = [wide("w0"), wide("w1")]
+    made = decide(picture(*pods, view=out_of_reach(pods, *pods[1].workers)))
+    assert ([one.worker_id for one in made.delete], made.drain) == (["w1"], ())
+    assert made.status.restarts.uncharged == 1
+
+
 def test_a_script_that_never_called_rex_is_named_when_no_worker_of_the_pod_did() -> None:
     ended = wide("w0", ended=True, exit_code=0)
     made = decide(picture(ended, view=view("Pending", generation=0)))
