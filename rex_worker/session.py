@@ -448,6 +448,11 @@ class Session:
         return 0.0 if self._training is None else self._training.batch_weight
 
     @property
+    def epoch(self) -> int:
+        """The epoch that the next step belongs to; one more than the loop's once the loop's last step is applied."""
+        return 0 if self._replica is None else self._replica.progress.position.epoch
+
+    @property
     def gradients_ready(self) -> bool:
         """Whether the averaged gradients of a whole step are there: from its last ``backward`` to the update."""
         return self._training is not None and self._training.gradients_ready

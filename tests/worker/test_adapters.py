@@ -16,7 +16,7 @@ from tests.worker.operator_double import ROOT, Nursery, Operator, make_plan
 pytestmark = pytest.mark.component
 
 SCRIPTS = Path(__file__).parent / "adapters"
-ADAPTERS = ["accelerate", "transformers"]
+ADAPTERS = ["accelerate", "lightning", "transformers"]
 OFFLINE = {"HF_HUB_OFFLINE": "1", "PYTHONWARNINGS": "error"}
 SIZE = 203
 
