@@ -3,8 +3,9 @@
 The plan says which factor goes with its batch. Taken up at once, a larger one meets a momentum that was gathered at the
 smaller batch, so the factor climbs to it: by at most 1/m per update, where m is what the optimiser keeps of its past
 from one update to the next (momentum, or the slower of Adam's betas; AdaptDL's "smooth scaling"). A smaller factor
-counts at once, as it is the smaller batch that makes the present rate dangerous. A warm-up comes on top. It is clocked
-in samples of the job, so that a resume, a newcomer or another batch changes nothing about it.
+counts at once, as it is the smaller batch that makes the present rate dangerous; so does the first one of a training,
+which has no past. A warm-up comes on top. It is clocked in samples of the job, so that a resume, a newcomer or another
+batch changes nothing about it.
 
 The climb is the only state. It belongs to the training state, so it moves with applied updates only, and whoever joins
 or resumes goes on from where the group is.
@@ -32,7 +33,7 @@ class Rates:
 
     def __init__(self, optimizer: Optimizer) -> None:
         self._optimizer = optimizer
-        self._reached = 1.0
+        self._reached: float | None = None
 
     def factor(self, plan: Plan, samples: int) -> float:
         """Return the factor of the update that brings the job to ``samples``."""
@@ -43,18 +44,20 @@ class Rates:
         self._reached = self._next(plan)
 
     def _next(self, plan: Plan) -> float:
-        target = plan.learning_rate_factor
-        return target if target <= self._reached else min(target, self._reached / memory(self._optimizer))
+        target, reached = plan.learning_rate_factor, self._reached
+        if reached is None or target <= reached:
+            return target
+        return min(target, reached / memory(self._optimizer))
 
     def state_dict(self) -> dict[str, Any]:
-        """How far the climb has come."""
+        """How far the climb has come; None before the first update."""
         return {"reached": self._reached}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from there. Raises ``ValueError`` when it is no factor."""
-        reached = float(state["reached"])
-        if not 0 < reached < math.inf:
-            raise ValueError(f"the learning-rate factor in the state is {reached}; it must be a positive number")
+        reached = state["reached"]
+        if reached is not None and not (isinstance(reached, float) and 0 < reached < math.inf):
+            raise ValueError(f"the learning-rate factor in the state is {reached!r}; it must be a positive number")
         self._reached = reached
 
 

@@ -41,6 +41,12 @@ def test_it_climbs_at_the_pace_of_the_momentum_and_falls_at_once() -> None:
     assert taken(rates, [plan(0.5)]) == [0.5]
 
 
+def test_the_first_update_of_a_training_has_nothing_to_climb_from() -> None:
+    rates = Rates(optimizer("Adam"))
+    assert rates.state_dict() == {"reached": None}
+    assert taken(rates, [plan(4.0), plan(8.0)]) == [4.0, pytest.approx(4.0 / 0.999)]
+
+
 factors = st.sampled_from([0.25, 0.5, 1.0, 2.0, 4.0, 32.0])
 
 
@@ -61,7 +67,7 @@ def test_c_110_no_path_ends_above_its_end(path: list[float], name: str) -> None:
     made = optimizer(name)
     steps = [*(plan(factor) for factor in path), plan(1.0)]
     reached = taken(Rates(made), steps)
-    for before, now, step in zip([1.0, *reached], reached, steps, strict=False):
+    for before, now, step in zip([steps[0].learning_rate_factor, *reached], reached, steps, strict=False):
         assert now <= step.learning_rate_factor
         assert now <= max(before, min(step.learning_rate_factor, before / memory(made))) * (1 + 1e-12)
     fell = min([1.0, *path]) == 1.0
@@ -113,5 +119,5 @@ def test_a_warm_up_is_a_share_of_the_rate(samples: int, length: int) -> None:
 
 @pytest.mark.parametrize("reached", [0.0, -1.0, math.inf, math.nan, "much"])
 def test_what_is_no_factor_is_not_taken_over(reached: object) -> None:
-    with pytest.raises(ValueError, match=r"must be a positive number|could not convert"):
+    with pytest.raises(ValueError, match="must be a positive number"):
         Rates(optimizer()).load_state_dict({"reached": reached})
