@@ -94,10 +94,7 @@ class Keeper:
             return
         if replica.together:
             try:
-                self._joint = None
-                joint = JointSave(self._folder, self._stager, replica, group)
-                joint.write()
-                group.gate(f"kept-{step}")
+                joint = self._write_together(self._folder, replica, group, f"kept-{step}")
                 self._commit(joint, joint.parts(group))
             except GroupLost as error:
                 log.error("checkpoint of step %d is lost with the group: %s", step, error)
@@ -118,10 +115,7 @@ class Keeper:
             return
         step, samples = replica.step, replica.progress.samples
         if replica.together:
-            self._joint = None
-            joint = JointSave(self._folder, self._stager, replica, group)
-            joint.write()
-            group.gate(f"kept-{step}-final")
+            joint = self._write_together(self._folder, replica, group, f"kept-{step}-final")
             joint.commit(joint.parts(group), final=True)
         elif group.rank == 0:
             self._folder.save(self._stager.take(replica.state(), step, samples), final=True)
@@ -174,12 +168,23 @@ class Keeper:
         if step // self._every <= replica.kept_step // self._every:
             return
         if joint is not None:
-            log.warning("the disk is slow: the checkpoint of step %d waits", step)
+            if step % self._every == 0:
+                log.warning("the disk is slow: the checkpoint of step %d is taken later", step)
             return
         replica.kept_step = step
         self._saved = True
         self._joint = joint = JointSave(folder, self._stager, replica, group)
         self._background.submit(Job(joint.taken, lambda _: joint.write()))
+
+    def _write_together(self, folder: CheckpointFolder, replica: Replica, group: Group, gate: str) -> JointSave:
+        """Write one that all ranks wait for; one that was under way is not needed any more."""
+        outrun, self._joint = self._joint, None
+        joint = JointSave(folder, self._stager, replica, group)
+        if outrun is not None:  # all have come here, so nobody writes to it any more
+            outrun.give_up()
+        joint.write()
+        group.gate(gate)
+        return joint
 
     def _commit(self, joint: JointSave, parts: list[str]) -> None:
         taken = joint.taken
