@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 from torch import nn
+from torch._dynamo.eval_frame import OptimizedModule
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
@@ -24,6 +25,11 @@ def prepare_to_shard(model: nn.Module, device: torch.device) -> None:
         raise UsageError(
             "session.prepare(..., shard=policy): the model is sharded already; give it as it is built, the policy is"
             " applied for each group anew"
+        )
+    if any(isinstance(module, OptimizedModule) or module._compiled_call_impl is not None for module in model.modules()):
+        raise UsageError(
+            "session.prepare(..., shard=policy): a compiled model cannot be sharded anew for each group; leave"
+            " torch.compile out"
         )
     for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
         if tensor.is_meta:

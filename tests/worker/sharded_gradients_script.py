@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.distributed import TCPStore
+from torch._C._distributed_c10d import TCPStore
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import Shard
 
 
 class Numbered(torch.utils.data.Dataset[tuple[int, torch.Tensor, torch.Tensor]]):
@@ -32,8 +33,8 @@ class Net(nn.Module):
         self.again = nn.Linear(13, 13)
         self.again.weight = self.tied.weight
         self.never = nn.Linear(13, 3)
-        self.frozen = nn.Linear(13, 13).requires_grad_(False)
-        self.last = nn.Linear(13, 1)
+        self.frozen = nn.Linear(13, 12).requires_grad_(False)
+        self.last = nn.Linear(12, 1)
         self.calls: torch.Tensor
         self.register_buffer("calls", torch.zeros(()))
 
@@ -51,6 +52,7 @@ def build(seed: int) -> tuple[nn.Module, torch.optim.Optimizer]:
 
 
 def shard(model: Any, mesh: Any) -> None:
-    for layer in (model.first, model.last):
-        fully_shard(layer, mesh=mesh)
+    fully_shard(model.first, mesh=mesh)
+    # A weight of one row is cut by columns.
+    fully_shard(model.last, mesh=mesh, shard_placement_fn=lambda parameter: Shard(parameter.dim() - 1))
     fully_shard(model, mesh=mesh)

@@ -90,10 +90,11 @@ async def test_figures_of_an_evaluation_in_which_a_peer_was_lost_are_not_reporte
     await rex.form(1, {"w0": 4, "w1": 3, "w2": 3}, collective_timeout_s=20)
     await rex.until_true("an evaluation", lambda: all((tmp_path / f"{n}.evaluates").exists() for n in names))
     c.signal(signal.SIGKILL)
-    await rex.until("GroupLost", lambda: bool(a.said(GroupLost) and b.said(GroupLost)))
+    assert await rex.end_of(c) == -signal.SIGKILL
     safe = a.said(Checkpointed)[-1].step
     await rex.form(2, {"w0": 5, "w1": 5}, min_step=safe)
     assert await rex.ended(a, b) == [0, 0]
+    assert a.said(GroupLost) and b.said(GroupLost)
     scores = [metrics.values["score"] for metrics in a.said(Metrics)]
     assert len(scores) == 3, "one for each epoch, none for the broken evaluation"
     assert len(set(scores)) == 3 and all(scores)

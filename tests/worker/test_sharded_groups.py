@@ -100,6 +100,6 @@ def replayed(weights: int, ledgers: Ledgers, steps: int) -> torch.Tensor:
         for group in optimizer.param_groups:
             group["lr"] = rates[step]
         optimizer.zero_grad()
-        torch.nn.functional.mse_loss(model(data.x[batches[step]]), data.y[batches[step]]).backward()
+        torch.autograd.backward(torch.nn.functional.mse_loss(model(data.x[batches[step]]), data.y[batches[step]]))
         optimizer.step()
     return torch.nn.utils.parameters_to_vector(model.parameters()).detach()

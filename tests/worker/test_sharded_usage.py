@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.utils.data import TensorDataset
 
 import rex_worker as rex
@@ -51,8 +51,9 @@ def leaves_one_out(model: nn.Module, mesh: Any) -> None:
         (nn.Sequential(nn.Linear(4, 1)), leaves_one_out, "'0.bias' is not sharded"),
         (nn.Linear(4, 1, device="meta"), right, "'weight' is on the meta device"),
         (Scaled(), right, "'scale' is a single number"),
+        (torch.compile(nn.Linear(4, 1)), right, "a compiled model"),
     ],
-    ids=["the model itself", "a parameter left out", "meta", "a single number"],
+    ids=["the model itself", "a parameter left out", "meta", "a single number", "compiled"],
 )
 def test_what_cannot_be_sharded_is_named(model: nn.Module, shard: Any, words: str) -> None:
     with pytest.raises(UsageError, match=words):
@@ -74,3 +75,15 @@ def test_alone_a_sharded_model_trains_as_a_plain_one() -> None:
         x = torch.ones(2, 4)
         trained.append(model(x).detach())
     assert torch.equal(*trained)
+
+
+def test_the_policys_mixed_precision_holds() -> None:
+    def low(model: nn.Module, mesh: Any) -> None:
+        fully_shard(model, mesh=mesh, mp_policy=MixedPrecisionPolicy(torch.bfloat16, torch.float32))
+
+    model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1))
+    seen = set()
+    model[0].register_forward_hook(lambda module, arguments, output: seen.add((output.dtype, module.weight.dtype)))
+    train(model, low)
+    assert seen == {(torch.bfloat16, torch.bfloat16)}
+    assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
