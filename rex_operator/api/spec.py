@@ -417,16 +417,16 @@ class RexJobSpec(ApiModel):
         floor = sum(pool.min_workers for pool in self.pools)
         if floor > self.workers.max:
             raise ValueError(f"the pools' minWorkers together ({floor}) are more than workers.max ({self.workers.max})")
+        if self.batch.max < self.workers.min:
+            raise ValueError(
+                f"batch.max ({self.batch.max}) cannot be split over workers.min ({self.workers.min}): each worker needs"
+                " at least one sample"
+            )
         most = sum(self.filled().values())
         if most < self.workers.min:
             raise ValueError(
                 f"workers: whole pods of these pools make {most} workers within max ({self.workers.max}) and batch.max"
                 f" ({self.batch.max}), fewer than min ({self.workers.min}); let all be multiples of devicesPerPod"
-            )
-        if self.batch.max < self.workers.min:
-            raise ValueError(
-                f"batch.max ({self.batch.max}) cannot be split over workers.min ({self.workers.min}): each worker needs"
-                " at least one sample"
             )
         return self
 
