@@ -41,6 +41,7 @@ class Group:
         for member in saved.members:
             life = roster.life(member.worker_id, member.incarnation)
             life.pool, life.device, life.max_local_batch = member.pool, member.device, member.max_local_batch
+            life.memory_bytes = member.memory_bytes
             life.address, life.store_port = member.address, member.store_port
             life.joined, life.ready_at, life.changed_at, life.heard_at = True, now, now, now
             group.members.append(life)
@@ -119,6 +120,7 @@ class Group:
                 pool=life.pool,
                 device=life.device,
                 max_local_batch=life.max_local_batch,
+                memory_bytes=life.memory_bytes,
             )
             for life in self.members
         ]

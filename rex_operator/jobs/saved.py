@@ -30,6 +30,7 @@ class SavedMember(BaseModel):
     pool: Annotated[str, Field(max_length=63)]
     device: Annotated[str, Field(max_length=128)]
     max_local_batch: Annotated[int | None, Field(ge=1)] = None
+    memory_bytes: Count = 0
 
 
 class SavedState(BaseModel):

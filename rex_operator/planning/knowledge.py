@@ -19,6 +19,8 @@ from rex_operator.planning.windows import GroupStep, Ingest
 from rex_worker.protocol import StepReport
 
 _LONGEST_WINDOW = 4096
+KEPT_FREE = 0.05
+"""Of a device's memory: a trial that leaves less is at its edge, where longer inputs or fragments tip it over."""
 
 
 class Knowledge:
@@ -99,6 +101,18 @@ class Knowledge:
             for worker_id, ceiling in ceilings.items()
             if worker_id in plan.local_batches
         )
+
+    def overfull(self) -> tuple[WorkerInfo, float] | None:
+        """Return the worker of the running window with too little memory left, and what part of it was in use."""
+        window = self.ingest.window
+        latest = next(window.newest(), None) if window is not None else None
+        if window is None or latest is None:
+            return None
+        for name, peak in zip(window.workers, latest.peak_bytes, strict=True):
+            worker = self.workers.get(name)
+            if worker is not None and worker.memory_bytes and peak > (1 - KEPT_FREE) * worker.memory_bytes:
+                return worker, float(peak / worker.memory_bytes)
+        return None
 
     def remember(self, plan: PlanDraft, at: float) -> None:
         """Keep the running plan's step time for the search."""

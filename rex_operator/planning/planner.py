@@ -10,6 +10,7 @@ Pure: no I/O, no clock (``now`` is monotonic seconds), and the slow part leaves 
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Sequence
 from typing import Unpack
@@ -288,6 +289,11 @@ class Planner:
         return self._roll_back(trial, "inconclusive", f"Hardly any step of an epoch is full under {name}.", at)
 
     def _try_on(self, trial: Trial, window: Window, change: SpeedChange | None, at: float) -> PlanDraft | None:
+        overfull = self._known.overfull()
+        if overfull is not None:
+            worker, part = overfull
+            self._known.devices.out_of_memory(worker, _micro_batch(trial.plan, worker.worker_id))
+            return self._roll_back(trial, "vetoed", words.overfull(trial, worker, part), at)
         if change is not None:
             self._trials -= 1
             reason = words.voided(trial, change, window.workers, self._known.workers)
@@ -403,6 +409,11 @@ class Planner:
             pauses=self._cooldown.state(),
             decisions=tuple(self.decisions)[-_KEPT_DECISIONS:],
         )
+
+
+def _micro_batch(plan: PlanDraft, worker_id: str) -> int:
+    """Samples of the worker's largest pass."""
+    return math.ceil(plan.local_batches[worker_id] / plan.accumulation)
 
 
 def _key(plan: PlanDraft) -> tuple[int, int]:

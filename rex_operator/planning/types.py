@@ -48,6 +48,8 @@ class WorkerInfo:
     """Kind of the device; workers of one kind share a curve."""
     max_local_batch: int | None = None
     """Known memory ceiling in samples per micro-batch; None: learned."""
+    memory_bytes: int = 0
+    """Of the device; 0 where that is not known."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,6 +38,8 @@ class GroupStep:
     wait_s: Sample
     comm_s: Sample
     """NaN where a worker did not say; it is part of ``wait_s`` then."""
+    peak_bytes: Sample
+    """0 where a worker does not know."""
     local_batches: Sample
     local_grad_sq: Sample
     """NaN where a worker did not say."""
@@ -121,6 +123,7 @@ class Window:
             compute_s=np.array([r.compute_s for r in ordered]),
             wait_s=np.array([r.wait_s for r in ordered]),
             comm_s=np.array([np.nan if r.comm_s is None else r.comm_s for r in ordered], dtype=np.float64),
+            peak_bytes=np.array([r.peak_bytes for r in ordered], dtype=np.float64),
             local_batches=np.array([r.local_batch for r in ordered], dtype=np.float64),
             local_grad_sq=np.array(
                 [np.nan if r.local_grad_sq is None else r.local_grad_sq for r in ordered], dtype=np.float64

@@ -83,6 +83,12 @@ def voided(trial: Trial, change: SpeedChange, names: Sequence[str], workers: Map
     return f"{who} became {pace} at step {change.step} during a trial: back to {old} with other shares."
 
 
+def overfull(trial: Trial, worker: WorkerInfo, part: float) -> str:
+    """Say that a trial came too near to the edge of a worker's memory."""
+    new = plan(trial.plan.global_batch, trial.plan.accumulation)
+    return f"{new} leaves {max(0.0, 1 - part):.1%} of the memory of {worker.worker_id} ({worker.device}) free."
+
+
 def out_of_memory(worker: WorkerInfo, micro_batch: int) -> str:
     """Say what did not fit where."""
     return f"{micro_batch} samples a pass do not fit in the memory of {worker.worker_id} ({worker.device})"

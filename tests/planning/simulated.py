@@ -90,6 +90,8 @@ class Job:
     """Samples per epoch; its last step takes what is left."""
     memory: dict[str, int] = field(default_factory=dict)
     """Samples per micro-batch that a kind holds."""
+    bytes_per_sample: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """Memory of a kind, in bytes, and how many samples per micro-batch fill it."""
     slow: dict[str, float] = field(default_factory=dict)
     now: float = 1000.0
     step: int = 0
@@ -109,7 +111,12 @@ class Job:
         return job
 
     def infos(self) -> list[WorkerInfo]:
-        return [WorkerInfo(worker, f"{worker}-life", device.kind) for worker, device in self.devices.items()]
+        return [
+            WorkerInfo(
+                name, f"{name}-life", device.kind, memory_bytes=self.bytes_per_sample.get(device.kind, (0, 1))[0]
+            )
+            for name, device in self.devices.items()
+        ]
 
     def join(self, devices: dict[str, Device], leave: Sequence[str] = ()) -> None:
         self.devices = {w: d for w, d in {**self.devices, **devices}.items() if w not in leave}
@@ -131,6 +138,10 @@ class Job:
 
     def _seconds(self, worker: str, share: int, accumulation: int) -> float:
         return self.devices[worker].seconds(share / accumulation) * accumulation * self.slow.get(worker, 1.0)
+
+    def _peak(self, worker: str, samples: float) -> int:
+        memory, most = self.bytes_per_sample.get(self.devices[worker].kind, (0, 1))
+        return round(memory * samples / most)
 
     def step_s(self, plan: PlanDraft) -> float:
         return max(self.compute_s(w, plan) for w in self.devices) + self.overhead_s
@@ -183,6 +194,7 @@ class Job:
                 compute_s=seconds,
                 wait_s=slowest - seconds,
                 step_s=took,
+                peak_bytes=self._peak(worker, share / plan.accumulation),
                 loss=loss if math.isfinite(loss) else None,
                 diverged=not math.isfinite(loss),
                 local_grad_sq=local,

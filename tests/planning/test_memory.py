@@ -107,3 +107,16 @@ def test_c_171_a_trial_that_runs_out_of_memory_is_vetoed_and_the_job_goes_on(see
         micro = math.ceil(job.plan.local_batches[worker] / job.plan.accumulation)
         assert micro <= job.memory.get(device.kind, 10**9)
     assert len(vetoes) <= 3, "the ceiling is learned, not tried again and again"
+
+
+def test_c_171_a_trial_that_leaves_hardly_any_memory_is_vetoed() -> None:
+    made = Planner(spec(), np.random.default_rng(0))
+    job = Job.of(made, MIX, seed=0, noise_scale=lambda samples: 2000.0, bytes_per_sample={"a100": (2**30, 100)})
+    job.run(60)
+    vetoes = [d for d in made.decisions if d.kind == "vetoed"]
+    assert vetoes and "of the memory of w0 (a100) free" in vetoes[0].reason
+    assert job.plan is not None
+    for worker, device in job.devices.items():
+        if device.kind == "a100":
+            assert math.ceil(job.plan.local_batches[worker] / job.plan.accumulation) <= 95
+    assert len(vetoes) <= 3

@@ -19,7 +19,7 @@ TRIALS = 500
 
 def group_step(step: int, seconds: float) -> GroupStep:
     nothing = np.zeros(2)
-    return GroupStep(step, 0, seconds, nothing, nothing, nothing, nothing, nothing, 0.0, None, False, True)
+    return GroupStep(step, 0, seconds, nothing, nothing, nothing, nothing, nothing, nothing, 0.0, None, False, True)
 
 
 def run_trial(times: np.ndarray, before: int, spec: Validation) -> str:

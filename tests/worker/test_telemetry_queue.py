@@ -55,6 +55,8 @@ def test_a_full_message_of_long_numbers_fits_the_channel() -> None:
                 local_batch=2**53,
                 compute_s=1234567.1234567,
                 wait_s=1234567.1234567,
+                comm_s=1234567.1234567,
+                peak_bytes=2**53,
                 data_s=1234567.1234567,
                 step_s=1234567.1234567,
                 loss=-1.2345678901234567e-29,
