@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import pickle
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -212,6 +213,12 @@ def test_copies_of_a_guarded_model_are_models_of_their_own() -> None:
     assert model(x)["logits"].abs().sum() > 0
     assert model.forward is guard
     assert list(model.state_dict()) == ["linear.weight", "linear.bias"]
+
+
+def test_who_asks_for_the_models_arguments_is_told_its_own() -> None:
+    model = Outputs()
+    ForwardGuard(model, CPU, NoMeter())
+    assert list(inspect.signature(model.forward).parameters) == ["x", "mask"]
 
 
 def test_a_guarded_model_can_be_compiled_as_one_graph() -> None:
