@@ -8,8 +8,9 @@ workers.
 
 The rules: AdaScale's gain (Johnson et al. 2020), linear (Goyal et al. 2017), square root, and LEGW (You et al. 2019),
 which is the square root with a warm-up as many times longer as the batch is larger. For an optimiser that divides by
-the gradient's own size (Adam and its kin) the square root of the first two is taken (AdaptDL's AdamScale; Malladi et
-al. 2022): such an optimiser already makes its step larger as averaging makes the gradient smaller.
+the gradient's own size (Adam and its kin) AdaScale takes the gain's square root (AdaptDL's AdamScale; Malladi et al.
+2022): such an optimiser already makes its step larger as averaging makes the gradient smaller. Who names another rule
+gets that rule.
 """
 
 from __future__ import annotations
@@ -46,10 +47,10 @@ def learning_rate_factor(
         case "sqrt" | "legw":
             return math.sqrt(scale)
         case "linear":
-            gain = scale
+            return scale
         case "adascale":
             gain = min(1.0, scale) if noise_scale is None else scale * efficiency(noise_scale, batch, initial)
-    return math.sqrt(gain) if adaptive else gain
+            return math.sqrt(gain) if adaptive else gain
 
 
 def warmup_length(scaling: Scaling, base: int, batch: int, initial: int) -> int:

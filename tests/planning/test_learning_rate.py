@@ -37,7 +37,7 @@ ADASCALE = 4 * (300 + 64) / (300 + 256)
         ("legw", False, 2.0),
         ("none", False, 1.0),
         ("adascale", False, ADASCALE),
-        ("linear", True, 2.0),
+        ("linear", True, 4.0),
         ("sqrt", True, 2.0),
         ("legw", True, 2.0),
         ("none", True, 1.0),
@@ -61,7 +61,8 @@ def test_adascale_lies_between_no_and_linear_scaling(
     batch: int, initial: int, noise_scale: float, adaptive: bool
 ) -> None:
     factor = learning_rate_factor("adascale", batch, initial, noise_scale, adaptive=adaptive)
-    low, high = sorted((1.0, learning_rate_factor("linear", batch, initial, None, adaptive=adaptive)))
+    most = learning_rate_factor("sqrt" if adaptive else "linear", batch, initial, None)
+    low, high = sorted((1.0, most))
     assert low * (1 - 1e-9) <= factor <= high * (1 + 1e-9)
 
 
@@ -151,13 +152,14 @@ def test_the_rate_holds_still_while_a_trial_is_judged() -> None:
 
 
 def test_an_adaptive_optimizer_gets_the_square_root_and_is_remembered() -> None:
-    job = noisy_job(at_batch(512), scaling="linear")
-    assert job.drafts[-1].learning_rate_factor == 8.0
+    job = noisy_job(at_batch(32), scaling="adascale")
+    plain = job.drafts[-1].learning_rate_factor
+    assert plain == 0.5
     job.planner.optimizer_is(adaptive=True)
     job.join({}, leave=["w3"])
-    assert job.drafts[-1].learning_rate_factor == pytest.approx(math.sqrt(8))
-    again = noisy_job(job.planner.state(), scaling="linear")
-    assert again.drafts[-1].learning_rate_factor == pytest.approx(math.sqrt(8))
+    assert job.drafts[-1].learning_rate_factor == pytest.approx(math.sqrt(plain))
+    again = noisy_job(job.planner.state(), scaling="adascale")
+    assert again.drafts[-1].learning_rate_factor == pytest.approx(math.sqrt(plain))
 
 
 def test_a_plan_says_what_its_rate_is_meant_for_and_how_it_warms_up() -> None:
