@@ -35,7 +35,7 @@ class Birth:
     def __call__(self, number: int) -> None:
         """Prepare reading process ``number``."""
         with suppress(PermissionError):  # it leads a process group already
-            os.setsid()
+            os.setpgid(0, 0)
         if sys.platform == "linux":
             ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
             if self._forked:

@@ -207,6 +207,15 @@ def test_a_forked_process_holds_none_of_the_workers_connections() -> None:
             train(Drawn(), hang_up, batch_size=60, epochs=1, num_workers=1)
 
 
+def test_a_signal_to_the_process_group_leaves_them_alone() -> None:
+    """A worker that is told to go needs them until it has left."""
+
+    def check(session: rex.Session, batch: Any) -> None:
+        assert children() and os.getpgrp() not in {os.getpgid(pid) for pid in children()}
+
+    train(Drawn(), check, batch_size=60, epochs=1, num_workers=2)
+
+
 def test_the_processes_die_with_the_worker(tmp_path: Path) -> None:
     pid = os.fork()
     if pid == 0:
