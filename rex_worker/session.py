@@ -457,11 +457,6 @@ class Session:
         """Whether the averaged gradients of a whole step are there: from its last ``backward`` to the update."""
         return self._training is not None and self._training.gradients_ready
 
-    @property
-    def launched(self) -> int:
-        """Processes that a launcher such as torchrun has started together; 1 where none did."""
-        return self._launched
-
     # --- inside -----------------------------------------------------------------------------------------------------
 
     def _batches(self) -> Iterator[Any]:

@@ -147,7 +147,13 @@ def enter(environment: Environment, variables: Mapping[str, str] | None = None) 
             _INSTALL,
         )
     else:
-        environment = replace(environment, channel_url=news["url"], token=news["token"], ca=news["ca"])
+        environment = replace(
+            environment,
+            channel_url=news["url"],
+            token=news["token"],
+            ca=news["ca"],
+            batch_initial=news["batch"] or environment.batch_initial,
+        )
     return Standalone(launch, environment, store, planner)
 
 

@@ -116,7 +116,8 @@ class Gang:
             raise BadInput(f"the planner cannot listen on {self._order.host}: {error}") from None
         scheme = "ws" if context is None else "wss"
         host = f"[{self._order.host}]" if ":" in self._order.host else self._order.host
-        say({"url": f"{scheme}://{host}:{port}{PATH}", "ca": ca, "job": self._name})
+        batch = self._job.spec.batch.initial if self._job is not None else 0  # else the script's own, once it says
+        say({"url": f"{scheme}://{host}:{port}{PATH}", "ca": ca, "job": self._name, "batch": batch})
         try:
             lines = await _standard_input()
             begin = await lines.readline()

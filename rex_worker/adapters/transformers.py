@@ -20,22 +20,7 @@ from torch import Tensor
 from transformers import Trainer, TrainingArguments
 
 from rex_worker.errors import UsageError
-from rex_worker.loader import ElasticLoader
 from rex_worker.session import Session
-
-
-class _Sized:
-    """The elastic loader with the length that the Trainer wants to know: updates of an epoch with the first batch."""
-
-    def __init__(self, loader: ElasticLoader, updates: int) -> None:
-        self.dataset = loader.dataset
-        self._loader, self._updates = loader, updates
-
-    def __len__(self) -> int:
-        return self._updates
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self._loader)
 
 
 class ElasticTrainer(Trainer):
@@ -68,14 +53,13 @@ class ElasticTrainer(Trainer):
         if not hasattr(dataset, "__len__"):
             raise UsageError("the ElasticTrainer needs a train_dataset with __len__ and __getitem__")
         args = self.args
-        loader = self._session.loader(
+        return self._session.loader(
             dataset,
             self._script_batch,
             collate=self._get_collator_with_removed_columns(self.data_collator, description="Training"),
             shuffle=args.train_sampling_strategy != "sequential",
             num_workers=args.dataloader_num_workers,
         )
-        return _Sized(loader, math.ceil(len(dataset) / (self._script_batch * self._session.launched)))
 
     def _prepare_for_training(self, max_steps: int, train_dataloader: Any, resume_from_checkpoint: Any) -> Any:
         if resume_from_checkpoint is not None:
@@ -161,7 +145,7 @@ class ElasticTrainer(Trainer):
         self._tr_loss += session.loss
         done = session.progress
         if self.args.max_steps > 0:
-            done = min(1.0, session.samples / (self.args.max_steps * self._script_batch * session.launched))
+            done = min(1.0, session.samples / (self.args.max_steps * session.initial_batch))
         state.global_step = session.step
         state.epoch = session.progress * state.num_train_epochs
         state.max_steps = session.step if done >= 1.0 else max(session.step + 1, round(session.step / done))
