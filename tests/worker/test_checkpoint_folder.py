@@ -1,7 +1,7 @@
 from __future__ import annotations
 
+import dataclasses
 import hashlib
-import json
 import os
 import pickle
 import signal
@@ -14,6 +14,7 @@ import torch
 
 from rex_worker.checkpoint import CheckpointDamaged, CheckpointFolder, snapshot
 from rex_worker.errors import ConfigurationError
+from rex_worker.manifest import Manifest, Written
 from tests.worker.operator_double import Nursery, Operator
 
 
@@ -135,24 +136,31 @@ class Canary:
         return (Path.touch, (self.path,))
 
 
-@pytest.mark.filterwarnings("ignore:Detected pickle protocol")
-def test_c_212_what_lies_there_is_never_run(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["state.json", "part-00000.safetensors", "manifest.json", ".metadata"])
+@pytest.mark.parametrize("attack", ["pickle", "torch"])
+def test_c_212_what_lies_there_is_never_run(tmp_path: Path, name: str, attack: str) -> None:
+    """Whoever may write to the volume can seal what he put there, too; still nothing is unpickled."""
     canary = tmp_path / "canary"
     folder = CheckpointFolder(tmp_path / "kept", keep=5)
     save(folder, 10)
-    for step, attack in ((20, "pickle"), (30, "torch")):
-        save(folder, step)
-        path = tmp_path / "kept" / f"step-{step:012d}"
-        if attack == "pickle":
-            (path / "tensors.pt").write_bytes(pickle.dumps(Canary(canary)))
-        else:
-            torch.save({"0": Canary(canary)}, path / "tensors.pt")
-        manifest = json.loads((path / "manifest.json").read_text())
-        manifest["files"]["tensors.pt"] = hashlib.sha256((path / "tensors.pt").read_bytes()).hexdigest()
-        (path / "manifest.json").write_text(json.dumps(manifest))
-    with pytest.warns(CheckpointDamaged):
+    save(folder, 20)
+    path = tmp_path / "kept" / "step-000000000020"
+    if attack == "pickle":
+        (path / name).write_bytes(pickle.dumps(Canary(canary)) + bytes(1000))
+    else:
+        with (path / name).open("wb") as file:
+            torch.save({"0": Canary(canary), "1": torch.zeros(300)}, file)
+    if name in ("state.json", "part-00000.safetensors"):
+        manifest = Manifest.decode((path / "manifest.json").read_text())
+        content = (path / name).read_bytes()
+        written = Written(hashlib.sha256(content).hexdigest(), len(content))
+        resealed = dataclasses.replace(manifest, files={**manifest.files, name: written})
+        (path / "manifest.json").write_text(resealed.encode())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
         loaded = folder.load_newest()
-    assert loaded is not None and loaded[1] == 10
+    wanted = 10 if name in ("state.json", "manifest.json") else 20
+    assert loaded is not None and loaded[1] == wanted, "in a file of numbers, whatever is there is numbers"
     assert not canary.exists()
 
 
