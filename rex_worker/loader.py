@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 import torch
-from torch.utils.data import TensorDataset, default_collate
+from torch.utils.data import Subset, TensorDataset, default_collate
 
 from rex_worker.prefetch import Guess, Processes
 from rex_worker.recipe import Recipe
@@ -112,20 +112,21 @@ class MapReader:
     def __init__(self, recipe: Recipe) -> None:
         self.dataset = recipe.dataset
         self._collate = recipe.collate
+        self._at_once = reads_at_once(self.dataset)
 
     def in_this_process(self, rows: Indices) -> Any:
         """Read the samples ``rows``; what they draw at random comes from the script's own generators."""
         if isinstance(self.dataset, TensorDataset) and self._collate is default_collate:
             chosen = torch.from_numpy(rows)
             return [tensor[chosen] for tensor in self.dataset.tensors]
-        if hasattr(self.dataset, "__getitems__"):
+        if self._at_once:
             return self._collate(self.dataset.__getitems__(rows.tolist()))
         return self._collate([self.dataset[row] for row in rows.tolist()])
 
     def read(self, task: tuple[int, int, Indices], wanted: Callable[[], bool]) -> Any:
         """Read the samples of ``task``, (seed, epoch, rows), each with randomness of its own; in a reading process."""
         seed, epoch, rows = task
-        if hasattr(self.dataset, "__getitems__"):
+        if self._at_once:
             seed_generators(seed_of(seed, epoch, int(rows[0])))
             return self._collate(self.dataset.__getitems__(rows.tolist()))
         samples = []
@@ -135,6 +136,13 @@ class MapReader:
             seed_generators(seed_of(seed, epoch, row))
             samples.append(self.dataset[row])
         return self._collate(samples)
+
+
+def reads_at_once(dataset: Any) -> bool:
+    """Whether a dataset has a way of its own to read several samples; a ``Subset`` says so of any."""
+    while isinstance(dataset, Subset):
+        dataset = dataset.dataset
+    return hasattr(dataset, "__getitems__")
 
 
 def to_device(batch: Any, device: torch.device) -> Any:

@@ -62,6 +62,21 @@ async def test_c_104_changes_and_kills_use_each_sample_once(
         await rex.until_true("the end of a reading process", lambda pid=reader: gone(pid))  # type: ignore[misc]
 
 
+@pytest.mark.parametrize("kind", [{}, {"STREAM": "1"}], ids=["map", "stream"])
+async def test_c_100_uneven_shares_of_uneven_data_that_is_read_ahead(
+    rex: Operator, ledgers: Ledgers, kind: dict[str, str]
+) -> None:
+    names = ("w0", "w1", "w2")
+    workers = [await rex.start(n, SCRIPT, **ledgers.variables(n, SAMPLES="1003", EPOCHS="2", **kind)) for n in names]
+    await rex.ready(*workers)
+    await rex.form(1, {"w0": 100, "w1": 60, "w2": 40})
+    assert await rex.ended(*workers) == [0, 0, 0]
+    ledgers.check_exactly_once(1003)
+    ledgers.check_same_end(*names)
+    assert [r.local_batch for r in workers[0].steps()] == [*[100] * 5, 1] * 2
+    assert [r.local_batch for r in workers[2].steps()] == [*[40] * 5, 1] * 2
+
+
 async def test_c_108_an_evaluation_read_ahead_is_the_same_for_any_workers(rex: Operator, tmp_path: Path) -> None:
     found = []
     for generation, batches in enumerate(([40], [1, 39], [11, 9, 20]), 1):

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Subset
 
 import rex_worker as rex
 from rex_worker.loader import MapSource
@@ -76,6 +76,9 @@ def test_what_a_sample_draws_hangs_on_the_sample_and_the_epoch_alone() -> None:
     first = draws(batches(Drawn(), batch_size=16, num_workers=1))
     assert len(first) == 120 and len(set(first.values())) == 120, "all different, in both epochs"
     assert draws(batches(Drawn(), batch_size=7, num_workers=2, prefetch=3)) == first
+    part = Subset(Drawn(), range(59, -1, -1))
+    other = draws(batches(part, batch_size=16, num_workers=1))
+    assert draws(batches(part, batch_size=9, num_workers=1)) == other
     stream = draws(batches(DrawnStream(), batch_size=16))
     assert draws(batches(DrawnStream(), batch_size=7, num_workers=1)) == stream
 
