@@ -121,7 +121,7 @@ class CheckpointFolder:
         except BaseException:
             self.discard(taken)
             raise
-        self._retire()
+        self._retire(target.name)
 
     def discard(self, taken: Snapshot) -> None:
         """Remove what was written of ``taken`` and not committed."""
@@ -188,8 +188,14 @@ class CheckpointFolder:
     def _aside(self, taken: Snapshot) -> Path:
         return self.path / f"{_ASIDE}{taken.token}"
 
-    def _retire(self) -> None:
-        for old in self._committed()[: -self._keep]:
+    def _retire(self, newest: str) -> None:
+        """Remove what is older than ``newest``, but for as many as are kept with it.
+
+        What has a later step is left alone: it is of a run that came further, and may be damaged, which must not cost
+        the one just written its place.
+        """
+        older = [path for path in self._committed() if path.name < newest]
+        for old in older[: max(0, len(older) - self._keep + 1)]:
             try:
                 _remove(old)
             except OSError as error:
@@ -237,7 +243,9 @@ def _assemble(reader: PartReader, like: Like) -> Any:
     for name in metadata.state_dict_metadata:
         stored = stored_tensor(metadata, name)
         dtype, cut = stored.properties.dtype, like(name, tuple(stored.size))
-        tensors[name] = torch.empty(stored.size, dtype=dtype) if cut is None else torch.empty_like(cut, dtype=dtype)
+        tensors[name] = (
+            torch.empty(stored.size, dtype=dtype, device="cpu") if cut is None else torch.empty_like(cut, dtype=dtype)
+        )
     planner = DefaultLoadPlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
     planner.set_up_planner(tensors, metadata, is_coordinator=True)
     reader.set_up_storage_reader(metadata, is_coordinator=True)

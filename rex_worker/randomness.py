@@ -33,7 +33,7 @@ def capture(device: torch.device) -> dict[str, Any]:
         state["numpy"] = [words, int(numpy["state"]["pos"]), int(numpy["has_gauss"]), float(numpy["gauss"])]
     version, inner, next_gauss = random.getstate()
     if version == _PYTHON_VERSION:
-        state["python"] = [torch.tensor(inner, dtype=torch.int64), next_gauss]
+        state["python"] = [torch.tensor(inner, dtype=torch.int64, device="cpu"), next_gauss]
     return state
 
 

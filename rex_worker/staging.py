@@ -111,8 +111,8 @@ class Stager:
             local = tensor.to_local() if isinstance(tensor, DTensor) else tensor
             copy = old.get(name)
             if copy is None or copy.shape != local.shape or copy.dtype != local.dtype:
-                copy = torch.empty(local.shape, dtype=local.dtype, pin_memory=local.is_cuda)
-            copies[name] = copy.copy_(local, non_blocking=True)
+                copy = torch.empty(local.shape, dtype=local.dtype, device="cpu", pin_memory=local.is_cuda)
+            copies[name] = copy.copy_(local, non_blocking=local.is_cuda)
             if local.is_cuda:
                 devices.add(local.device)
         for device in devices:
@@ -130,8 +130,8 @@ def gather_texts(party: Party | None, text: str) -> list[str]:
     if party is None or party.size == 1:
         return [text]
     raw = torch.frombuffer(bytearray(text.encode() + b" "), dtype=torch.uint8)
-    lengths = party.gathered(torch.tensor([raw.numel()], dtype=torch.int64)).flatten().tolist()
-    padded = torch.zeros(max(lengths), dtype=torch.uint8)
+    lengths = party.gathered(torch.tensor([raw.numel()], dtype=torch.int64, device="cpu")).flatten().tolist()
+    padded = torch.zeros(max(lengths), dtype=torch.uint8, device="cpu")
     padded[: raw.numel()] = raw
     rows = party.gathered(padded)
     return [bytes(row[: length - 1].numpy()).decode() for row, length in zip(rows, lengths, strict=True)]

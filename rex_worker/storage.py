@@ -180,7 +180,7 @@ class PartReader(StorageReader):
         dtype = whole.properties.dtype
         first, rows = (item.storage_offsets[0], item.lengths[0]) if len(stored) else (0, 1)
         row_shape = stored[1:]
-        read = torch.empty([rows, *row_shape], dtype=dtype)
+        read = torch.empty([rows, *row_shape], dtype=dtype, device="cpu")
         begin = place.begin + first * prod(row_shape) * dtype.itemsize
         with _no_link(self._folder / place.file).open("rb") as file:
             file.seek(begin)

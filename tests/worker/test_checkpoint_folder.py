@@ -40,6 +40,28 @@ def test_the_newest_comes_back(tmp_path: Path) -> None:
     assert names(tmp_path / "kept") == ["step-000000000020", "step-000000000030"]
 
 
+@pytest.mark.parametrize("keep", [1, 2, 3, 5, 8])
+def test_as_many_are_kept_as_was_asked(tmp_path: Path, keep: int) -> None:
+    folder = CheckpointFolder(tmp_path, keep)
+    for step in range(1, 8):
+        save(folder, step)
+        assert names(tmp_path) == [f"step-{kept:012d}" for kept in range(1, step + 1)][-keep:]
+
+
+def test_c_117_one_of_a_later_step_that_is_damaged_costs_no_newer_one_its_place(tmp_path: Path) -> None:
+    """As after a fall back: what is written from there on has lower steps than what was found damaged."""
+    folder = CheckpointFolder(tmp_path, keep=1)
+    save(folder, 50)
+    (tmp_path / "step-000000000050" / "state.json").write_text("")
+    for step in (10, 20):
+        save(folder, step)
+        assert names(tmp_path) == [f"step-{step:012d}", "step-000000000050"]
+    with pytest.warns(CheckpointDamaged):
+        assert (folder.load_newest() or ({}, 0))[1] == 20
+    save(folder, 50)
+    assert names(tmp_path) == ["step-000000000050"]
+
+
 def test_a_snapshot_is_safe_from_further_training() -> None:
     live = state(1)
     taken = snapshot(live, 1, 10)
