@@ -132,7 +132,7 @@ class Replica:
         """
         size = state["dataset_size"]
         if size != self._dataset_size:
-            raise RexError(f"the state found was trained on {size} samples, this dataset has {self._dataset_size}")
+            raise RexError(f"the state found was trained on {_data(size)}, this script has {_data(self._dataset_size)}")
         if (state["scheduler"] is None) != (self._scheduler is None):
             raise RexError("the state found and this script differ in whether session.prepare gets a scheduler")
         unlike = set(state["extras"]) ^ set(self._extras)
@@ -158,3 +158,7 @@ class Replica:
 
     def _device(self) -> torch.device:
         return next((parameter.device for parameter in self._model.parameters()), torch.device("cpu"))
+
+
+def _data(size: int) -> str:
+    return f"{size} samples" if size else "a stream"

@@ -14,7 +14,7 @@ from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 import rex_worker as rex
-from rex_worker.errors import ConfigurationError, UsageError
+from rex_worker.errors import ConfigurationError, RexError, UsageError
 from rex_worker.sampler import permutation
 
 
@@ -96,6 +96,15 @@ def test_it_resumes_from_its_checkpoints(tmp_path: Path, monkeypatch: pytest.Mon
     assert same(model, plain(3))
     _, seen = train(3)
     assert seen == [], "all is done already"
+
+
+def test_c_120_a_checkpoint_of_other_data_is_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REX_CHECKPOINT_DIR", str(tmp_path))
+    train(1)
+    with pytest.raises(RexError, match="was trained on 103 samples, this script has a stream"), rex.init() as session:
+        session.prepare(*model_and_optimizer())
+        session.loader(Stream())
+        next(session.epochs(3))
 
 
 def test_it_can_stop_early() -> None:
