@@ -177,6 +177,15 @@ def test_memory_of_released_snapshots_is_used_again() -> None:
     assert third.tensors["b"].shape == (11,) and torch.equal(second.tensors["a"], torch.ones(1000))
 
 
+def test_a_scripts_default_device_changes_nothing(tmp_path: Path) -> None:
+    state = {"weights": torch.arange(6.0).reshape(2, 3), "scalar": torch.tensor(2.0)}
+    folder = CheckpointFolder(tmp_path, keep=1)
+    with torch.device("meta"):  # tensors made here without a device hold nothing
+        folder.save(snapshot(state, 1, 1))
+        loaded, _ = folder.load_newest() or ({}, 0)
+    assert same(loaded, state)
+
+
 @pytest.mark.cuda
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_the_copy_off_a_gpu_is_page_locked_and_complete() -> None:
