@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -164,6 +165,11 @@ def _target(mesh: DeviceMesh, name: str, cut: Cut, dtype: torch.dtype, like: Lik
     if model is not None:
         cut = Cut(cut.shape, cut_dim(model))
     on_mesh = model is not None or cut.dim is not None
+    if model is not None and name.startswith("model."):
+        # Straight into the parameter: the memory for another copy may not be there.
+        return _Target(
+            cast(DTensor, model.detach()).to_local(), cut.region(mesh.size(), mesh.get_rank()), cut, mesh, on_mesh
+        )
     region = cut.region(mesh.size(), mesh.get_rank())
     where = device if on_mesh else torch.device("cpu")
     return _Target(torch.empty(shape_of(region), dtype=dtype, device=where), region, cut, mesh, on_mesh)

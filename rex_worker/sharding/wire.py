@@ -40,12 +40,12 @@ class Wire:
 
     def attach(self, modules: Sequence[FSDPModule]) -> None:
         """Let the sharded modules communicate through this wire, and sum gradients instead of averaging them."""
-        for module in modules:
+        for number, module in enumerate(modules):
             module.set_gradient_divide_factor(1.0)
             module.set_force_sum_reduction_for_comms(True)
             module.set_reduce_scatter_unused_params(True)
-            module.set_custom_all_gather(_Gather(self))  # type: ignore[arg-type]
-            module.set_custom_reduce_scatter(_ReduceScatter(self))  # type: ignore[arg-type]
+            module.set_custom_all_gather(_Gather(self, number))  # type: ignore[arg-type]
+            module.set_custom_reduce_scatter(_ReduceScatter(self, number))  # type: ignore[arg-type]
 
     def begin(self) -> None:
         """A step begins."""
@@ -55,8 +55,8 @@ class Wire:
         """Raise ``GroupLost`` if the group was lost meanwhile."""
         self.group.check()
 
-    def perform(self, kind: str, result: Tensor, start: Callable[[bool], Any]) -> Any:
-        """Run a collective that fills ``result``; ``start(async_op)`` starts it."""
+    def perform(self, name: str, result: Tensor, start: Callable[[bool], Any]) -> Any:
+        """Run a collective that fills ``result``, of the same ``name`` on all workers; ``start(async_op)`` starts it."""
         if self.silent or self.group.broken is not None:
             result.zero_()
             return None
@@ -66,7 +66,7 @@ class Wire:
                 " evaluate it inside of the with block, or read all of it from its last checkpoint with"
                 " rex_worker.checkpoint.read_model_state"
             )
-        self.trace = zlib.crc32(f"{kind} {result.numel()} {result.dtype}".encode(), self.trace)
+        self.trace = zlib.crc32(name.encode(), self.trace)
         try:
             if self._device.type == "cuda":  # ordered by the streams; a failure shows at the step's exchange
                 return self.group.started(lambda: start(False))
@@ -82,8 +82,9 @@ class Wire:
 class _Comm:
     """What FSDP2 asks of a collective besides running it."""
 
-    def __init__(self, wire: Wire) -> None:
+    def __init__(self, wire: Wire, number: int) -> None:
         self._wire = wire
+        self._number = number
 
     def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> Tensor:
         """Memory for its input or output."""
@@ -96,7 +97,7 @@ class _Gather(_Comm):
     ) -> Any:
         """Give everybody all parts of some parameters."""
         return self._wire.perform(
-            "gather",
+            f"gather {self._number}",
             output_tensor,
             lambda later: dist.all_gather_into_tensor(
                 output_tensor, input_tensor, group=group, async_op=later or async_op
@@ -111,7 +112,7 @@ class _ReduceScatter(_Comm):
         """Give each worker its part of the sum of all workers' gradients."""
         self._wire.squares.append(square_of(input_tensor))
         return self._wire.perform(
-            "reduce",
+            f"reduce {self._number}",
             output_tensor,
             lambda later: dist.reduce_scatter_tensor(
                 output_tensor, input_tensor, op=dist.ReduceOp.SUM, group=group, async_op=later or async_op
