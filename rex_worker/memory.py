@@ -116,9 +116,11 @@ class CudaMeter:
         return int(self._counters()["peak"])
 
     def room(self) -> int:
-        """What is free, and what this process's allocator holds."""
-        free, _ = torch.cuda.mem_get_info(self._device)
-        return int(free) + int(torch.cuda.memory_reserved(self._device))
+        """What is free, and what this process's allocator holds; no more than the script allows the process."""
+        free, total = torch.cuda.mem_get_info(self._device)
+        fraction = getattr(torch.cuda, "get_per_process_memory_fraction", None)  # torch 2.6 cannot tell
+        allowed = total * (1.0 if fraction is None else fraction(self._device))
+        return min(int(allowed), int(free) + int(torch.cuda.memory_reserved(self._device)))
 
     def _counters(self) -> dict[str, int]:
         counters: dict[str, int] = torch.cuda.memory_stats_as_nested_dict(self._device)["allocated_bytes"]["all"]
