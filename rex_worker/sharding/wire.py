@@ -56,7 +56,7 @@ class Wire:
         self.group.check()
 
     def perform(self, name: str, result: Tensor, start: Callable[[bool], Any]) -> Any:
-        """Run a collective that fills ``result``, of the same ``name`` on all workers; ``start(async_op)`` starts it."""
+        """Run a collective that fills ``result``; ``start(async_op)`` starts it. All workers give the same ``name``."""
         if self.silent or self.group.broken is not None:
             result.zero_()
             return None
