@@ -2,8 +2,8 @@
 
 LEDGER: file to append JSON lines to. SAMPLES, EPOCHS: of the run. ENOUGH: a file; once it exists, the script ends
 the training early. BREAK_AT: a step whose exchange succeeds for the others and seems to fail here. WEIGHTS: a seed;
-the model is of float64, starts from it on every worker, and the ledger gets its last parameters. Everything else is
-REX's environment.
+the model is of float64, starts from it on every worker, and the ledger gets its last parameters. NUM_WORKERS: processes
+that read ahead. Everything else is REX's environment.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def main() -> None:
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=1, gamma=0.9)
     with rex.init() as session:
         model, optimizer, scheduler = session.prepare(model, optimizer, scheduler)
-        loader = session.loader(Numbered(), batch_size=50)
+        loader = session.loader(Numbered(), batch_size=50, num_workers=int(os.environ.get("NUM_WORKERS", "0")))
         if "BREAK_AT" in os.environ:
             break_once(int(os.environ["BREAK_AT"]), session)
         for epoch in session.epochs(EPOCHS):

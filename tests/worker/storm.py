@@ -142,7 +142,8 @@ class Storm:
     async def _start(self, name: str) -> Worker:
         self._lives += 1
         variables = self._ledgers.variables(f"{name}-{self._lives}", **_PACED, SAMPLES=str(SAMPLES))
-        worker = await self._rex.start(name, SCRIPT, **variables, WEIGHTS=str(WEIGHTS))
+        reading = str(self._lives % 2)  # every other worker has a process that reads ahead
+        worker = await self._rex.start(name, SCRIPT, **variables, WEIGHTS=str(WEIGHTS), NUM_WORKERS=reading)
         await self._rex.ready(worker)
         return worker
 
