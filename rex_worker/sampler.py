@@ -39,9 +39,7 @@ class Position:
         """Return the position after ``count`` samples were applied; the epoch's last sample opens the next epoch."""
         if count < 1:
             raise ValueError(f"a step of {count} samples cannot be applied")
-        if ends_epoch:
-            return replace(self, epoch=self.epoch + 1, offset=0)
-        return replace(self, offset=self.offset + count)
+        return Position(self.seed, self.epoch + 1) if ends_epoch else Position(self.seed, self.epoch, self.offset + count)
 
 
 def permutation(seed: int, epoch: int, size: int) -> Indices:
