@@ -21,7 +21,7 @@ from rex_operator.jobs.group import COLLECTIVE_TIMEOUT_S
 from rex_operator.jobs.knowledge import Knowledge
 from rex_operator.jobs.life import Key, Life, Target
 from rex_operator.jobs.membership import next_members
-from rex_operator.jobs.roster import find_lost
+from rex_operator.jobs.roster import RECONNECT_S, find_lost
 from rex_operator.jobs.saved import SavedState
 from rex_operator.jobs.view import JobView, Phase
 from rex_operator.jobs.viewing import make_view
@@ -242,16 +242,30 @@ class Coordinator:
         everyone_back = all(life.connected for life in self.roster.lives.values() if life.wanted)
         if self.group.strange and not everyone_back and now < self._grace_until:
             return
+        broken = self.group.strange or self._fell_apart(now)
+        if not broken and self._may_have_lost_somebody(now):
+            return
         members = next_members(
             self.group.members,
             self.roster.newcomers(self.group.members, now),
             self.spec,
             everyone_ready=self.roster.everyone_ready(),
-            broken=self.group.strange or self._fell_apart(now),
+            broken=broken,
             now=now,
         )
         if members is not None:
             self._form(members, now)
+
+    def _may_have_lost_somebody(self, now: float) -> bool:
+        """Whether a member tells of a loss, or has just hung up, and who is left is not known yet: no time for plans.
+
+        A worker that is told to go when a peer dies would else be sent away in favour of the dead.
+        """
+        members, generation = self.group.members, self.group.generation
+        return all(life.alive for life in members) and any(
+            life.group_lost >= generation or (not life.connected and now - life.changed_at < RECONNECT_S)
+            for life in members
+        )
 
     def _fell_apart(self, now: float) -> bool:
         """Whether all members tell that the group is lost, though all live; after failures in a row, not at once."""

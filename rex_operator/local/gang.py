@@ -163,11 +163,10 @@ class Gang:
     def _begin(self, begin: Begin) -> None:
         """Model and data are built: now the batch is known, and the coordinator can take up what was said so far."""
         self._job = self._job or default_job(begin, self._order.size)
-        self._least = self._job.spec.workers
-        gathering = self._least.model_copy(update={"min": self._order.size})
+        gathering = self._job.spec.workers.model_copy(update={"min": self._order.size})
         first = self._job.spec.model_copy(update={"workers": gathering})
-        job = self._job.model_copy(update={"spec": first})
-        self._desk = Desk(job, self._name, 0, self._past, self._book, self._server, self._keep)
+        self._gathering = self._job.model_copy(update={"spec": first})
+        self._desk = Desk(self._gathering, self._name, 0, self._past, self._book, self._server, self._keep)
         self._book.record.write(
             "start", job=self._job.metadata.name, devices=self._devices, resumed=self._past is not None
         )
@@ -237,7 +236,7 @@ class Gang:
         self._directory.save(
             RunState(
                 job=self._job.metadata.name,
-                spec=spec_text(self._job),
+                spec=spec_text(self._gathering),
                 elapsed_s=self._seconds(),
                 ended=ended is not None,
                 success=ended.success if ended else None,

@@ -34,6 +34,32 @@ def test_a_worker_that_must_go_is_left_out_and_told_so() -> None:
     assert "w1" in sent(actions, Membership), "it leaves at the boundary that this message sets"
 
 
+def test_who_must_go_while_a_peer_dies_is_not_sent_away_in_favour_of_the_dead() -> None:
+    desk = running("w0", "w1", workers={"min": 1, "max": 4})
+    desk.say("w0", GroupLost(generation=1, step=3))
+    assert not memberships(desk.say("w0", Leaving(reason="SIGTERM"))), "w1 has not told whether it lives"
+    desk.hang_up("w1")
+    (second,) = memberships(desk.wait(2))
+    assert [member.worker_id for member in second.members] == ["w0"], "it can save what the two had"
+
+
+def test_who_must_go_before_it_has_noticed_a_peers_death_is_kept_as_well() -> None:
+    desk = running("w0", "w1", workers={"min": 1, "max": 4})
+    desk.hang_up("w1")
+    assert not memberships(desk.say("w0", Leaving(reason="SIGTERM"))), "w1 may be back in a moment, or dead"
+    desk.say("w0", GroupLost(generation=1, step=3))
+    (second,) = memberships(desk.wait(2))
+    assert [member.worker_id for member in second.members] == ["w0"]
+
+
+def test_who_must_go_does_not_wait_long_for_a_peer_whose_channel_is_down() -> None:
+    desk = running("w0", "w1", workers={"min": 1, "max": 4})
+    desk.hang_up("w1")
+    desk.say("w0", Leaving(reason="SIGTERM"))
+    (second,) = memberships(desk.wait(6))
+    assert [member.worker_id for member in second.members] == ["w1"]
+
+
 def test_a_target_that_shrinks_drains_the_one_not_in_it() -> None:
     desk = running("w0", "w1", "w2")
     actions = desk.target("w0", "w2")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -115,8 +116,8 @@ async def test_torchruns_workers_are_planned_for_while_they_train(run: Run) -> N
     assert summary["outcome"] == "succeeded" and summary["devices"] == {"w0": "a100", "w1": "v100", "w2": "t4"}
 
 
-async def test_a_restarted_gang_goes_on_from_its_checkpoint(run: Run) -> None:
-    kept = {"REX_CHECKPOINT_DIR": str(run.folder / "checkpoints"), "REX_CHECKPOINT_EVERY": "20"}
+async def test_who_is_left_when_torchrun_ends_an_attempt_saves_what_the_next_goes_on_from(run: Run) -> None:
+    kept = {"REX_CHECKPOINT_DIR": str(run.folder / "checkpoints"), "REX_CHECKPOINT_EVERY": "1000"}
     variables = {**EMULATED, **kept, "REX_DEVICE": "t4", "SAMPLES": "503", "EPOCHS": "10000", "DIE_AT": "45"}
     async with torchrun(run, 2, "--max-restarts", "1", **variables) as (launcher, log):
         again = lambda: any(entry["step"] > 50 for entry in run.ledgers.kind("applied", "*-1"))  # noqa: E731
@@ -125,23 +126,30 @@ async def test_a_restarted_gang_goes_on_from_its_checkpoint(run: Run) -> None:
         await until("torchrun's end", lambda: launcher.poll() is not None, log)
     assert launcher.returncode == 0, log.read_text()[-6000:]
     first = min(entry["step"] for entry in run.ledgers.kind("applied", "*-1"))
-    assert 40 < first <= 46, "what was saved when the worker died, or before"
+    assert first > 45, "from what the other one saved when the worker had died after step 45"
     run.ledgers.check_same_end("w0-1", "w1-1")
     assert run.summary()["outcome"] == "succeeded"
     await until("the end of all processes", run.nobody_is_left, log)
 
 
-async def gang(run: Run, nursery: Nursery, address: str, **variables: str) -> list[str]:
-    """Start two ranks by hand, each as if it had a host of its own at ``address``; returns their logs, once ended."""
+def start(run: Run, nursery: Nursery, address: str, **variables: str) -> tuple[list[int], list[Path], list[Path]]:
+    """Start two ranks by hand, each as if it had a host of its own at ``address``; returns pids, logs, exit files."""
     with socket.socket() as probe:
         probe.bind((address, 0))
         port = str(probe.getsockname()[1])
     meeting = {"MASTER_ADDR": address, "MASTER_PORT": port, "WORLD_SIZE": "2", "EPOCHS": "3"}
-    logs, ends = [], []
+    pids, logs, ends = [], [], []
     for rank in "01":
         logs.append(run.folder / f"rank-{rank}.log")
         ends.append(run.folder / f"rank-{rank}.exit")
-        nursery.start(SCRIPT, run.environment(**meeting, RANK=rank, **variables), logs[-1], ends[-1])
+        environment = run.environment(**{**meeting, **variables, "RANK": rank})
+        pids.append(nursery.start(SCRIPT, environment, logs[-1], ends[-1]))
+    return pids, logs, ends
+
+
+async def gang(run: Run, nursery: Nursery, address: str, **variables: str) -> list[str]:
+    """Run two ranks to their end; returns what they left, each opening with its exit code."""
+    _, logs, ends = start(run, nursery, address, **variables)
     await until("the end of the ranks", lambda: all(end.exists() for end in ends), *logs)
     codes = [end.read_text() for end in ends]
     texts = [log.read_text() for log in logs]
@@ -192,3 +200,19 @@ async def test_the_job_file_says_how_to_plan(run: Run, nursery: Nursery) -> None
     run.ledgers.check_exactly_once(1003)
     assert {plan["global_batch"] for plan in run.records("plan")} == {31}
     assert run.summary()["job"] == "local/two"
+
+
+async def test_a_worker_that_is_told_to_go_leaves_the_others_training_rank_0_too(run: Run, nursery: Nursery) -> None:
+    pids, logs, ends = start(run, nursery, "127.0.0.1", **EMULATED, REX_DEVICE="t4", SAMPLES="503", EPOCHS="10000")
+    steps = lambda name: max((e["step"] for e in run.ledgers.kind("applied", name)), default=0)  # noqa: E731
+    await until("steps", lambda: steps("w1-0") >= 10, *logs)
+    os.kill(pids[0], signal.SIGTERM)
+    await until("rank 0's end", ends[0].exists, *logs)
+    reached = steps("w1-0")
+    await until("steps of rank 1 alone", lambda: steps("w1-0") >= reached + 10, *logs)
+    run.ledgers.enough()
+    await until("rank 1's end", ends[1].exists, *logs)
+    assert [end.read_text() for end in ends] == ["0", "0"]
+    run.ledgers.check_exactly_once(503)
+    await until("the end of the planner", run.nobody_is_left, *logs)
+    assert run.summary()["outcome"] == "succeeded"
