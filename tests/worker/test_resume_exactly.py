@@ -98,6 +98,18 @@ def test_all_generators_go_on_where_they_were() -> None:
     assert draws() == expected
 
 
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_the_devices_generator_goes_on_too() -> None:
+    device = torch.device("cuda", torch.cuda.current_device())
+    text, tensors = pack(randomness.capture(device))
+    expected = torch.rand(5, device=device)
+    randomness.derive(1, 2, 3)
+    assert not torch.equal(torch.rand(5, device=device), expected)
+    randomness.restore(unpack(text, tensors), device)
+    assert torch.equal(torch.rand(5, device=device), expected)
+
+
 def test_every_rank_and_step_draws_other_numbers_and_the_same_each_time() -> None:
     def drawn(seed: int, step: int, rank: int) -> tuple[float, ...]:
         randomness.derive(seed, step, rank)
