@@ -161,6 +161,7 @@ class Ready(Message):
     kind: Literal["Ready"] = "Ready"
     step: Count = 0
     dataset_size: Count = 0
+    """Samples of an epoch, 0 when not known: a stream may not tell its length."""
     total_samples: Count = 0
     """Samples of the whole run, 0 when not known; progress is samples / total_samples."""
     adaptive: bool = False

@@ -39,7 +39,9 @@ class Position:
         """Return the position after ``count`` samples were applied; the epoch's last sample opens the next epoch."""
         if count < 1:
             raise ValueError(f"a step of {count} samples cannot be applied")
-        return Position(self.seed, self.epoch + 1) if ends_epoch else Position(self.seed, self.epoch, self.offset + count)
+        if ends_epoch:
+            return Position(self.seed, self.epoch + 1)
+        return Position(self.seed, self.epoch, self.offset + count)
 
 
 def permutation(seed: int, epoch: int, size: int) -> Indices:
