@@ -144,7 +144,7 @@ class GradientAverager:
         self._sealed = 0
         """So many buckets, in their order, are complete."""
         self._works: list[Any] = []
-        self._squares: list[Tensor] = []
+        self._norms: list[Tensor] = []
         for number, bucket in enumerate(self._buckets):
             for place, parameter in enumerate(bucket.parameters):
                 parameter.register_post_accumulate_grad_hook(self._hook(number, place))  # type: ignore[no-untyped-call]
@@ -199,7 +199,7 @@ class GradientAverager:
 
     def launch(self, reducer: Reducer, vote: Sequence[float]) -> None:
         """Send the last bucket, with this worker's vote and the cargo; after ``complete``."""
-        cast(self._last.votes, reducer.size, reducer.rank, vote)
+        cast(self._last.votes, reducer.rank, vote)
         if self._cargo is not None and self._rides:
             self._last.cargo.copy_(self._cargo)
         elif self._cargo is not None:
@@ -225,12 +225,11 @@ class GradientAverager:
         """|g_i|^2 of this worker's mean gradient; ``weight`` is its share b_i/B of the step. After ``complete``."""
         if weight <= 0:
             return None
-        return float(torch.stack(self._squares).sum()) / weight**2
+        return _sum_of_squares(self._norms) / weight**2
 
     def finish(self, factor: float = 1.0) -> float:
         """Write the averaged gradients, times ``factor``, to the parameters; returns |g|^2. ``works`` must be done."""
-        shared = any(work is not None for work in self._works)
-        squares = []
+        changed = factor != 1.0 or any(work is not None for work in self._works)
         for bucket in self._buckets:
             if bucket.wire is not bucket.flat:
                 bucket.flat.copy_(bucket.wire)
@@ -238,16 +237,16 @@ class GradientAverager:
                 bucket.gradients.mul_(factor)
             if factor == 0.0:
                 bucket.flags.fill_(1.0)
-            if shared:
-                squares.append(bucket.square())
-            if shared or factor != 1.0:
-                bucket.write_back()
+        # Alone, what was sent is what came back.
+        square = _sum_of_squares([bucket.norm() for bucket in self._buckets] if changed else self._norms)
+        if changed:
+            used = iter(torch.cat([bucket.flags for bucket in self._buckets]).tolist())
+            for bucket in self._buckets:
+                bucket.write_back(used)
         if self._cargo is not None:
             self._cargo.copy_(self._last.cargo if self._parcel is None else self._parcel)
-        # Alone, what was sent is what came back.
-        total = torch.stack(squares or self._squares).sum()
         self._forget()
-        return float(total) if shared else float(total) * factor**2
+        return square
 
     def clip(self, max_norm: float) -> None:
         """Scale the averaged gradients down to a norm of at most ``max_norm``; after ``finish``."""
@@ -268,7 +267,7 @@ class GradientAverager:
         for bucket in self._buckets:
             bucket.ready.clear()
             bucket.wire = bucket.flat
-        self._armed, self._sealed, self._works, self._squares, self._parcel = None, 0, [], [], None
+        self._armed, self._sealed, self._works, self._norms, self._parcel = None, 0, [], [], None
 
     def _check(self, bucket: Bucket, place: int, parameter: Tensor) -> None:
         if parameter.grad is not None and parameter.grad.layout is not torch.strided:
@@ -295,7 +294,7 @@ class GradientAverager:
 
     def _seal(self, bucket: Bucket) -> None:
         bucket.fill()
-        self._squares.append(bucket.square())
+        self._norms.append(bucket.norm())
         self._sealed += 1
 
     def _send(self, bucket: Bucket, reducer: Reducer) -> None:
@@ -310,3 +309,8 @@ class GradientAverager:
                     f"parameter {name!r} was frozen at session.prepare and now has a gradient; prepare the model with"
                     " everything that will ever be trained requiring a gradient"
                 )
+
+
+def _sum_of_squares(norms: Sequence[Tensor]) -> float:
+    numbers: list[float] = torch.stack(list(norms)).tolist()
+    return sum(number * number for number in numbers)

@@ -10,6 +10,7 @@ too), and adding zeros keeps it so.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
 
 import torch
@@ -23,10 +24,11 @@ def zone_size(ranks: int, numbers: int) -> int:
     return ranks * numbers * _BYTES
 
 
-def cast(zone: Tensor, ranks: int, rank: int, vote: Sequence[float]) -> None:
+def cast(zone: Tensor, rank: int, vote: Sequence[float]) -> None:
     """Write this rank's vote into its slot of ``zone``, shape (zone_size,), and zeros into the others."""
+    raw = torch.frombuffer(bytearray(struct.pack(f"={len(vote)}d", *vote)), dtype=torch.uint8)
     zone.zero_()
-    zone.view(ranks, -1)[rank] = torch.tensor(vote, dtype=torch.float64).view(torch.uint8).to(zone)
+    zone[rank * len(raw) : (rank + 1) * len(raw)].copy_(raw)
 
 
 def count(zone: Tensor, ranks: int) -> list[list[float]]:

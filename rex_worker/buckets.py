@@ -6,7 +6,7 @@ flat tensor: the gradients, one flag per parameter that says whether it has one,
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -57,11 +57,11 @@ class Bucket:
                 self.slices[place].copy_(gradient)
                 self.flags[place] = 1.0
 
-    def write_back(self) -> None:
-        """Give the parameters their averaged gradients; none to those that nobody used."""
+    def write_back(self, used: Iterator[float]) -> None:
+        """Give the parameters their averaged gradients; none to those for which ``used`` yields 0."""
         targets, sources = [], []
-        for parameter, part, used in zip(self.parameters, self.slices, self.flags.tolist(), strict=True):
-            if not used:
+        for parameter, part in zip(self.parameters, self.slices, strict=True):
+            if not next(used):
                 parameter.grad = None
             elif parameter.grad is None:
                 parameter.grad = part.clone()
@@ -71,9 +71,9 @@ class Bucket:
         if targets:
             torch._foreach_copy_(targets, sources)
 
-    def square(self) -> Tensor:
-        """Sum of the gradients' squares: a float64 scalar on the bucket's device."""
-        return square_of(self.gradients)
+    def norm(self) -> Tensor:
+        """Norm of the gradients: a scalar on the bucket's device."""
+        return norm_of(self.gradients)
 
     def lay_out(self, cargo: int = 0, votes: int = 0) -> None:
         """Take fresh memory, with room for so many numbers behind the flags."""
@@ -86,11 +86,16 @@ class Bucket:
         self.wire = self.flat
 
 
-def square_of(values: Tensor) -> Tensor:
-    """Sum of squares: a float64 scalar on the device of ``values``."""
+def norm_of(values: Tensor) -> Tensor:
+    """Norm, in float32 at least: a scalar on the device of ``values``."""
     precise = torch.float32 if values.dtype in _LOW_PRECISION else values.dtype
     norm: Tensor = torch.linalg.vector_norm(values, dtype=precise)
-    return norm.double().square()
+    return norm
+
+
+def square_of(values: Tensor) -> Tensor:
+    """Sum of squares: a float64 scalar on the device of ``values``."""
+    return norm_of(values).double().square()
 
 
 def fill_buckets(named: Sequence[Named], bucket_bytes: int) -> list[Bucket]:
