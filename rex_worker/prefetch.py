@@ -37,13 +37,16 @@ class Reader(Protocol):
 
 
 class Processes:
-    """Reading processes, kept for the life of the session."""
+    """Reading processes, kept for the life of the session.
+
+    They start at once, before there is a group: what starting takes (a spawned one imports torch) then passes while the
+    worker waits to be let in, and there is less to fork that they must not have.
+    """
 
     def __init__(self, reader: Reader, recipe: Recipe, processes: int, device: torch.device) -> None:
         self._round = torch.zeros(1, dtype=torch.int64).share_memory_()  # type: ignore[no-untyped-call]
         self._guesses: Iterator[Guess] = iter(())
         self._sent: deque[Hashable] = deque()
-        self._iterator: Any = None
         self._loader: DataLoader[Any] = DataLoader(
             _Rounds(reader, self._round),
             batch_size=None,
@@ -59,6 +62,7 @@ class Processes:
             # Its own, or else torch draws from the script's generator at each restart.
             generator=torch.Generator().manual_seed(0),
         )
+        self._iterator: Any = iter(self._loader)
 
     def take(self, key: Hashable, onwards: Callable[[], Iterator[Guess]]) -> Any:
         """Return what was read for ``key``.
@@ -70,7 +74,7 @@ class Processes:
         Raises:
             Exception: What the dataset raised, with its traceback in the message.
         """
-        if self._iterator is None or not self._sent or self._sent[0] != key:
+        if not self._sent or self._sent[0] != key:
             self._restart(onwards())
         self._sent.popleft()
         return next(self._iterator)
