@@ -45,8 +45,6 @@ class Stream(torch.utils.data.IterableDataset[tuple[int, torch.Tensor]]):
                 numbers = numbers[WORKER::2]
             case "length":
                 numbers = numbers[: SIZE - WORKER]
-            case "order":
-                random.Random(WORKER).shuffle(numbers)
             case _:
                 random.shuffle(numbers)
         for number in numbers:

@@ -93,7 +93,7 @@ async def test_c_108_an_evaluation_read_ahead_is_the_same_for_any_workers(rex: O
     assert found[0][2] == 203.0
 
 
-@pytest.mark.parametrize("apart", ["order", "length", "split"])
+@pytest.mark.parametrize("apart", ["split", "length"])
 async def test_c_109_streams_that_differ_between_workers_end_the_job_in_words(
     rex: Operator, ledgers: Ledgers, apart: str
 ) -> None:
