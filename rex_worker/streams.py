@@ -18,6 +18,7 @@ import zlib
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any, NoReturn
 
 import numpy as np
@@ -182,7 +183,7 @@ class StreamReader:
 
     def _items_at(self, start: int, stop: int) -> list[Any]:
         first = self._read - len(self._kept)
-        return [self._kept[number - first] for number in range(start, stop)]
+        return list(islice(self._kept, start - first, stop - first))
 
     def _complain(self, epoch: int, offset: int) -> NoReturn:
         if self._read == 0:
