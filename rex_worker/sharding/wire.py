@@ -111,10 +111,19 @@ class _ReduceScatter(_Comm):
     ) -> Any:
         """Give each worker its part of the sum of all workers' gradients."""
         self._wire.squares.append(square_of(input_tensor))
-        return self._wire.perform(
-            f"reduce {self._number}",
-            output_tensor,
-            lambda later: dist.reduce_scatter_tensor(
-                output_tensor, input_tensor, op=dist.ReduceOp.SUM, group=group, async_op=later or async_op
-            ),
+        name = f"reduce {self._number}"
+        if input_tensor.is_cuda:
+            return self._wire.perform(
+                name,
+                output_tensor,
+                lambda later: dist.reduce_scatter_tensor(
+                    output_tensor, input_tensor, op=dist.ReduceOp.SUM, group=group, async_op=async_op
+                ),
+            )
+        # Whoever waits for gloo's own reduce-scatter cannot stop waiting before the group's time-out.
+        arrived = torch.empty_like(input_tensor)
+        self._wire.perform(
+            name, arrived, lambda later: dist.all_to_all_single(arrived, input_tensor, group=group, async_op=later)
         )
+        torch.sum(arrived.view(group.size(), -1), 0, out=output_tensor)
+        return None
