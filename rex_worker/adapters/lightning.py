@@ -20,6 +20,7 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.loops.optimization.automatic import _AutomaticOptimization
 from lightning.pytorch.plugins.precision import MixedPrecision
 from lightning.pytorch.strategies import SingleDeviceStrategy
+from lightning.pytorch.trainer import call
 from lightning.pytorch.trainer.states import RunningStage, TrainerFn
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -128,12 +129,10 @@ class RexStrategy(SingleDeviceStrategy):
         optimizer.step()
         return result
 
-    def on_validation_end(self) -> None:
-        """Who wants to stop after a validation stops with all others, which takes one more step."""
-        module = self.lightning_module
-        if module is not None and module.trainer.should_stop and module.trainer.state.fn == TrainerFn.FITTING:
-            module.trainer.should_stop = False
-            self.session.stop()
+    def on_train_end(self) -> None:
+        """Whoever wants to stop early stops with all others, which takes one more step."""
+        if self._steps is not None:
+            self._steps.end_together()
 
     # --- who speaks for all -----------------------------------------------------------------------------------------
 
@@ -185,6 +184,30 @@ class _Steps(_AutomaticOptimization):
             return
         self._batches = iter(self._loader)
         yield from self._batches
+        self._notice_the_end()
+
+    def _notice_the_end(self) -> None:
+        """A loader that ends within an epoch tells that a worker has ended the training for all."""
+        if self._session.epoch == self._epoch:
+            self._epoch = None
+            self.trainer.should_stop = True
+
+    def end_together(self) -> None:
+        """After an early stop: take the step in which all workers agree to it."""
+        if self._epoch is None or self._session.epoch >= (self.trainer.max_epochs or 1):
+            return
+        self._session.stop()
+        batch = next(self._batches, None)
+        if batch is None:
+            self._open_epoch()
+            self._batches = iter(self._loader)
+            batch = next(self._batches, None)
+        if batch is not None:
+            kwargs = self.trainer.fit_loop.epoch_loop._build_kwargs(OrderedDict(), self._on_device(batch), 0)
+            output = self.run(self.trainer.optimizers[0], 0, kwargs)
+            call._call_callback_hooks(self.trainer, "on_train_batch_end", output, batch, 0)
+            call._call_lightning_module_hook(self.trainer, "on_train_batch_end", output, batch, 0)
+            next(self._batches, None)
 
     def run(self, optimizer: Optimizer, batch_idx: int, kwargs: OrderedDict[str, Any]) -> dict[str, Any]:
         """Take one step, whatever it takes."""
@@ -193,6 +216,7 @@ class _Steps(_AutomaticOptimization):
         while self._session.step == before:
             batch = next(self._batches, None)
             if batch is None:
+                self._notice_the_end()
                 raise StopIteration
             kwargs["batch"] = self._on_device(batch)
             output = super().run(optimizer, batch_idx, kwargs)

@@ -1,4 +1,4 @@
-"""The adapters train for real: alone, and with two workers whose plan changes while they train."""
+"""The adapters train for real: alone, with a plan that changes, with a newcomer, and to an early end."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from rex_worker.protocol import GroupLost
 from tests.worker.ledger import Ledgers
-from tests.worker.operator_double import ROOT, Nursery, Operator, make_plan
+from tests.worker.operator_double import ROOT, Nursery, Operator, Worker, make_plan
 
 pytestmark = pytest.mark.component
 
@@ -32,6 +32,12 @@ def end_of(ledgers: Ledgers, name: str) -> dict[str, Any]:
     return end
 
 
+async def workers(adapter: str, ledgers: Ledgers, rex: Operator, *names: str, **variables: str) -> list[Worker]:
+    script, emulated = SCRIPTS / f"{adapter}_script.py", {"REX_EMULATE": "1", **variables, **OFFLINE}
+    out = {name: {"OUT": str(ledgers.folder / f"out-{name}")} for name in names}
+    return [await rex.start(name, script, **ledgers.variables(name, **emulated, **out[name])) for name in names]
+
+
 @pytest.mark.parametrize("adapter", ADAPTERS)
 async def test_it_trains_alone(adapter: str, ledgers: Ledgers, nursery: Nursery) -> None:
     log, ended = ledgers.folder / "log", ledgers.folder / "exit"
@@ -47,22 +53,32 @@ async def test_it_trains_alone(adapter: str, ledgers: Ledgers, nursery: Nursery)
 
 
 @pytest.mark.parametrize("adapter", ADAPTERS)
-async def test_two_workers_change_their_plan_while_it_trains(adapter: str, ledgers: Ledgers, rex: Operator) -> None:
-    names = ("w0", "w1")
-    emulated = {"REX_EMULATE": "1", "EPOCHS": "8"}
-    out = {name: {"OUT": str(ledgers.folder / f"out-{name}")} for name in names}
-    script = SCRIPTS / f"{adapter}_script.py"
-    a, b = [
-        await rex.start(name, script, **ledgers.variables(name, **emulated, **out[name], **OFFLINE)) for name in names
-    ]
-    await rex.ready(a, b)
+async def test_plans_and_members_change_while_it_trains(adapter: str, ledgers: Ledgers, rex: Operator) -> None:
+    names = ("w0", "w1", "w2")
+    a, b, c = await workers(adapter, ledgers, rex, *names, EPOCHS="14")
+    await rex.ready(a, b, c)
     await rex.form(1, {"w0": 12, "w1": 8})
     await rex.reached(15, a, b)
     await rex.send(make_plan(1, 2, {"w0": 9, "w1": 14}, accumulation=2, learning_rate_factor=1.1), a, b)
     (switched,) = await rex.acknowledged(2, a, b)
-    assert await rex.ended(a, b) == [0, 0]
+    await rex.reached(switched + 5, a, b)
+    await rex.form(2, {"w0": 9, "w1": 6, "w2": 9}, version=3)
+    (joined,) = await rex.acknowledged(3, a, b, c)
+    assert await rex.ended(a, b, c) == [0, 0, 0]
     ledgers.check_exactly_once(SIZE)
     ledgers.check_same_end(*names)
-    assert end_of(ledgers, "w0")["step"] > switched
+    assert end_of(ledgers, "w0")["step"] > joined > switched
+    assert next(entry["step"] for entry in ledgers.kind("applied", "w2")) == joined
     assert not a.said(GroupLost) and not b.said(GroupLost)
-    assert Path(out["w0"]["OUT"]).exists() and not any(Path(out["w1"]["OUT"]).glob("*")), "rank 0 writes"
+    written = {name: list((ledgers.folder / f"out-{name}").glob("*")) for name in names}
+    assert written["w0"] and not written["w1"] and not written["w2"], "rank 0 writes"
+
+
+@pytest.mark.parametrize("adapter", ADAPTERS)
+async def test_it_ends_early_on_all_workers(adapter: str, ledgers: Ledgers, rex: Operator) -> None:
+    a, b = await workers(adapter, ledgers, rex, "w0", "w1", EPOCHS="1000", STOP="1")
+    await rex.ready(a, b)
+    await rex.form(1, {"w0": 12, "w1": 8})
+    assert await rex.ended(a, b) == [0, 0]
+    ledgers.check_exactly_once(SIZE)
+    ledgers.check_same_end("w0", "w1")

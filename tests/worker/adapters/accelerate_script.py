@@ -33,6 +33,8 @@ def main() -> None:
                     scheduler.step()
                 if accelerator.session.step > before:
                     notes.applied()
+                if accelerator.session.step == 15 and "STOP" in os.environ:
+                    accelerator.stop()
             accelerator.wait_for_everyone()
             accelerator.print(f"epoch {epoch} of {accelerator.num_processes} workers")
             if accelerator.is_main_process:

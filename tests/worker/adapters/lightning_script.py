@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from lightning.pytorch import LightningModule, Trainer
-from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
@@ -56,6 +56,7 @@ def main() -> None:
     warnings.filterwarnings("ignore", module="lightning|torch")
     out = os.environ["OUT"]
     module = Module()
+    stop = [EarlyStopping("valid_loss", min_delta=100.0, patience=1)] if "STOP" in os.environ else []
     data = DataLoader(Points(), batch_size=16, shuffle=True)
     with rex.init() as session:
         module.notes = Notes(session)
@@ -67,7 +68,7 @@ def main() -> None:
             enable_progress_bar=False,
             enable_model_summary=False,
             logger=CSVLogger(out),
-            callbacks=[ModelCheckpoint(out, monitor="valid_loss")],
+            callbacks=[ModelCheckpoint(out, monitor="valid_loss"), *stop],
             log_every_n_steps=10,
         )
         trainer.fit(module, data, DataLoader(Points(), batch_size=64))

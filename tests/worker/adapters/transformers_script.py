@@ -28,6 +28,8 @@ class NoteSteps(TrainerCallback):
 
     def on_step_end(self, *about: Any, **more: Any) -> None:
         self.notes.applied()
+        _, state, control = about
+        control.should_training_stop |= state.global_step == 15 and "STOP" in os.environ
 
 
 def main() -> None:
