@@ -59,6 +59,8 @@ class CheckpointFolder:
     def __init__(self, path: Path, keep: int) -> None:
         self.path = path
         self._keep = keep
+        self.passed_over: list[tuple[int, str]] = []
+        """Steps of the damaged checkpoints that the last load has passed over, newest first, and what is wrong."""
         try:
             path.mkdir(parents=True, exist_ok=True)
             probe = path / f"{_ASIDE}probe-{uuid.uuid4().hex}"
@@ -140,11 +142,12 @@ class CheckpointFolder:
 
         All of it, on the host, however many ranks have written it.
         """
+        self.passed_over = []
         for path in reversed(self._committed()):
             try:
                 return _read(path)
             except Exception as error:  # whatever a stranger's bytes provoke, the one before is tried
-                _warn(path.name, f"{type(error).__name__}: {str(error)[:200]}")
+                self._pass_over(path.name, f"{type(error).__name__}: {str(error)[:200]}")
         return None
 
     def load_newest_sharded(self, like: Like, party: Party) -> tuple[Any, int] | None:
@@ -158,6 +161,7 @@ class CheckpointFolder:
         Raises:
             GroupLost: A rank was lost.
         """
+        self.passed_over = []
         names = [path.name for path in reversed(self._committed())]
         for name in json.loads(gather_texts(party, json.dumps(names))[0]):
             found, trouble = None, ""
@@ -170,8 +174,12 @@ class CheckpointFolder:
             troubles = [text for text in gather_texts(party, trouble) if text]
             if not troubles:
                 return found
-            _warn(name, troubles[0])
+            self._pass_over(name, troubles[0])
         return None
+
+    def _pass_over(self, name: str, trouble: str) -> None:
+        self.passed_over.append((int(name.split("-")[1]), trouble))
+        _warn(name, trouble)
 
     def _named(self, name: str) -> Path:
         if not _NAME.match(name):
@@ -277,7 +285,7 @@ def _decode_result(row: Sequence[Any]) -> WriteResult:
 
 def _warn(name: str, trouble: str) -> None:
     warnings.warn(
-        f"checkpoint {name} cannot be used ({trouble}); trying the one before", CheckpointDamaged, stacklevel=3
+        f"checkpoint {name} cannot be used ({trouble}); trying the one before", CheckpointDamaged, stacklevel=4
     )
 
 

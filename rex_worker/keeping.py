@@ -63,6 +63,14 @@ class Keeper:
             return False
         state, step = found
         replica.adopt(state, resumed=True)
+        replica.passed_over = 0
+        if self._folder.passed_over:
+            replica.passed_over, trouble = self._folder.passed_over[0]
+            if group.rank == 0:
+                failed = CheckpointFailed(
+                    generation=group.generation, step=replica.passed_over, message=trouble, resumed=step
+                )
+                self._link.send(failed)
         self._taken_step = self._safe_step = step
         log.info("resumed from the checkpoint of step %d", step)
         return True

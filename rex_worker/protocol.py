@@ -232,12 +232,14 @@ class Checkpointed(Message):
 
 
 class CheckpointFailed(Message):
-    """A checkpoint could not be written (rank 0 only): training goes on, the older ones are unharmed."""
+    """A checkpoint could not be written, or is damaged (rank 0 only): training goes on, the older ones are unharmed."""
 
     kind: Literal["CheckpointFailed"] = "CheckpointFailed"
     generation: Positive
     step: Count
     message: Text = ""
+    resumed: Count | None = None
+    """When it was found damaged: the step of the older one that training went on from."""
 
 
 class Metrics(Message):
@@ -302,7 +304,18 @@ class Left(Message):
 
 Down = Annotated[Membership | Plan | Drain | Stop, Field(discriminator="kind")]
 Up = Annotated[
-    Hello | Ready | Steps | Ack | Checkpointed | CheckpointFailed | Metrics | OutOfMemory | GroupLost | Leaving | Failed | Left,
+    Hello
+    | Ready
+    | Steps
+    | Ack
+    | Checkpointed
+    | CheckpointFailed
+    | Metrics
+    | OutOfMemory
+    | GroupLost
+    | Leaving
+    | Failed
+    | Left,
     Field(discriminator="kind"),
 ]
 

@@ -46,6 +46,8 @@ class Replica:
     """Whether the workers call the model together, each time; then one alone cannot."""
     entered_at = -1
     """Of a state in parts: the step at which its present group formed."""
+    passed_over = 0
+    """Step of the newest checkpoint, if it was damaged when this worker loaded an older one."""
     kept_step = 0
     """Of a state in parts: the last step that was or is being kept, as all members of the group know it."""
 

@@ -42,6 +42,10 @@ class Replica(Protocol):
     def step(self) -> int:
         """Optimiser steps applied."""
 
+    @property
+    def passed_over(self) -> int:
+        """Step of the newest checkpoint, if it was damaged when this worker loaded an older one."""
+
     def state(self) -> dict[str, Any]:
         """Everything, as nested plain data and tensors."""
 
@@ -82,7 +86,9 @@ def synchronise(group: Group, replica: Replica, min_step: int, load: Callable[[]
             load()
         standings = _exchange(group, replica)
         best = max(standing.step for standing in standings)
-        if max(best, 0) < min_step:
+        damaged = int(group.gathered(torch.tensor([replica.passed_over])).max())
+        fell_back = best > 0 and damaged >= min_step  # what was committed is there, and known to be damaged
+        if max(best, 0) < min_step and not fell_back:
             found = "no usable checkpoint was found" if best < 0 else f"the newest state found is of step {best}"
             raise CheckpointMissing(
                 f"a checkpoint of step {min_step} was committed, but {found}; training does not start over by itself:"

@@ -4,8 +4,8 @@ Workers come, go, freeze and return, the operator restarts, and a planner wants 
 membership and one plan may be the newest. The coordinator takes every event as a call, keeps what is known in a roster,
 and answers with actions. It does no I/O and reads no clock, so each rule can be tested by a row of events.
 
-Three things only ever grow, over restarts too: the generation, the plan version and the committed checkpoint. A saved
-state is always asked for before the messages that rest on it are sent.
+Three things only ever grow, over restarts too: the generation, the plan version and the committed checkpoint, unless
+that is found damaged. A saved state is always asked for before the messages that rest on it are sent.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from rex_operator.jobs.saved import SavedState
 from rex_operator.jobs.view import JobView, Phase
 from rex_operator.jobs.viewing import make_view
 from rex_operator.planning import CannotPlan, DecisionRecord, PlanDraft, Planner, SearchRequest, SearchResult
-from rex_worker.protocol import Checkpointed, Down, Drain, Hello, OutOfMemory, Ready, Steps, Stop, Up
+from rex_worker.protocol import Checkpointed, CheckpointFailed, Down, Drain, Hello, OutOfMemory, Ready, Steps, Stop, Up
 
 RESTART_GRACE_S = 30.0
 """After a restart of the operator no silence counts for this long: the workers must find the new one first."""
@@ -196,6 +196,9 @@ class Coordinator:
                     self._formed_in_vain = 0
             case Checkpointed():
                 self.known.checkpointed(message)
+                self._actions.append(Save())
+            case CheckpointFailed(resumed=int()):
+                self.known.take_in(life, message, now)
                 self._actions.append(Save())
             case OutOfMemory():
                 self._out_of_memory(life, message, now)

@@ -90,7 +90,14 @@ class Knowledge:
         self.final_checkpoint = self.final_checkpoint or message.final
 
     def _checkpoint_failed(self, message: CheckpointFailed) -> None:
-        if message.step > self.checkpoint_step:
+        if message.resumed is not None:
+            if message.resumed < self.checkpoint_step <= message.step:
+                self.checkpoint_step = message.resumed
+            self.checkpoint_trouble = (
+                f"checkpoint of step {message.step} cannot be used: {message.message}; training went on from that of"
+                f" step {message.resumed}"
+            )
+        elif message.step > self.checkpoint_step:
             safe = (
                 f"the newest safe one is of step {self.checkpoint_step}" if self.checkpoint_step else "none is safe yet"
             )

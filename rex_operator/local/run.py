@@ -144,7 +144,8 @@ class LocalRun:
         if isinstance(message, Checkpointed):
             self._book.record.event("checkpoint", f"checkpoint at step {message.step} is safe", step=message.step)
         if isinstance(message, CheckpointFailed):
-            self._book.event("checkpoint-failed", f"checkpoint of step {message.step} failed: {message.message}")
+            what = "failed" if message.resumed is None else f"cannot be used, that of step {message.resumed} is"
+            self._book.event("checkpoint-failed", f"checkpoint of step {message.step} {what}: {message.message}")
 
     def closed(self, identity: Identity) -> None:
         """A worker's session is over."""

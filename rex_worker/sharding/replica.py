@@ -122,7 +122,7 @@ class ShardedReplica(Replica):
         kept = max(min_step, 0)
         if choice is not None and choice.step == best and choice.step >= kept:
             self._receive(group, choice)
-        elif load() and self.step >= min_step:
+        elif load() and max(self.step, self.passed_over) >= min_step:
             kept = self.step
             if best > kept:
                 log.warning("parts of the state of step %d are lost: going back to step %d", best, kept)

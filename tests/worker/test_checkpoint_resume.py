@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rex_worker.protocol import Checkpointed, Failed, Left, Stop
+from rex_worker.protocol import Checkpointed, CheckpointFailed, Failed, Left, Stop
 from tests.worker.ledger import SCRIPT, Ledgers
 from tests.worker.operator_double import Operator
 
@@ -82,6 +82,30 @@ async def test_c_116_a_vanished_checkpoint_ends_the_job_instead_of_starting_over
         (failed,) = worker.said(Failed)
         assert "checkpoint of step 400 was committed, but no usable checkpoint was found" in failed.error
     assert not ledgers.kind("applied")
+
+
+async def test_c_113_a_damaged_newest_one_ends_no_job_that_has_an_older_one(
+    rex: Operator, ledgers: Ledgers, tmp_path: Path
+) -> None:
+    kept = tmp_path / "kept"
+    keep = {"REX_CHECKPOINT_DIR": str(kept), "REX_CHECKPOINT_EVERY": "5", "SAMPLES": "50", "EPOCHS": "3"}
+    first = await rex.start("w0", SCRIPT, **ledgers.variables("first", **keep))
+    await rex.ready(first)
+    await rex.form(1, {"w0": 10})
+    assert await rex.ended(first) == [0]
+    committed = max(message.step for message in first.said(Checkpointed))
+    (kept / f"step-{committed:012d}-final" / "part-00000.safetensors").write_bytes(b"torn")
+    shutil.rmtree(kept / f"step-{committed:012d}", ignore_errors=True)
+    older = max(int(path.name.split("-")[1]) for path in kept.iterdir() if not path.name.endswith("-final"))
+    again = [await rex.start(n, SCRIPT, **ledgers.variables(f"{n}-again", **keep)) for n in ("w0", "w1")]
+    await rex.ready(*again)
+    await rex.form(2, {"w0": 5, "w1": 5}, min_step=committed)
+    assert await rex.ended(*again) == [0, 0]
+    (told,) = again[0].said(CheckpointFailed)
+    assert (told.step, told.resumed) == (committed, older) and "part-00000.safetensors is not what was" in told.message
+    assert not again[1].said(CheckpointFailed)
+    applied = [entry["step"] for entry in ledgers.kind("applied", "w0-again")]
+    assert applied == list(range(older + 1, 16))
 
 
 async def test_c_106_stopping_around_an_epoch_end_changes_nothing(
