@@ -50,7 +50,7 @@ FAILED = 3
 class Order(BaseModel):
     """What rank 0 wants served."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
 
     life: Incarnation
     """Incarnation of all workers of this attempt."""
