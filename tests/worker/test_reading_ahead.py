@@ -125,6 +125,15 @@ def test_a_script_that_raises_leaves_no_process_behind() -> None:
         train(Drawn(), give_up, batch_size=4, num_workers=2)
 
 
+def test_a_process_that_is_killed_ends_the_script_instead_of_being_waited_for() -> None:
+    def kill(session: rex.Session, batch: Any) -> None:
+        for pid in children():
+            os.kill(pid, 9)
+
+    with pytest.raises(RuntimeError, match=r"DataLoader worker .* (killed by signal|exited unexpectedly)"):
+        train(Drawn(), kill, batch_size=4, num_workers=2)
+
+
 def test_each_process_is_initialised_once_with_the_scripts_own_dataset() -> None:
     seen = batches(Opened(), batch_size=4, num_workers=2, worker_init_fn=open_file)
     assert {number for batch in seen for number in batch["number"].tolist()} == {0, 1}
