@@ -238,6 +238,22 @@ def test_before_an_end_all_wait_until_all_have_written(run: Run) -> None:
     assert run.table.gates == [["kept-13", "kept-13-final"]] * RANKS
 
 
+@pytest.mark.filterwarnings("ignore:checkpoint step-000000000020 cannot be used")
+def test_c_113_all_go_on_from_the_one_before_a_damaged_one_and_rank_0_tells_it(run: Run) -> None:
+    for step in (10, 20):
+        run.reach(step)
+        run.flush()
+        run.reach(step + 1)
+        run.flush()
+    (run.path / "step-000000000020" / "part-00002.safetensors").write_bytes(b"torn")
+    again = Run(run.path)
+    again.all(lambda rank: again.keepers[rank].load(again.replicas[rank], again.seats[rank]))
+    assert [(replica.step, replica.passed_over) for replica in again.replicas] == [(10, 20)] * RANKS
+    (told,) = again.links[0].heard
+    assert isinstance(told, CheckpointFailed) and (told.step, told.resumed) == (20, 10)
+    assert not again.links[1].heard and not again.links[2].heard
+
+
 def test_all_load_it_together(run: Run) -> None:
     with torch.no_grad():
         for replica in run.replicas:
