@@ -98,6 +98,10 @@ crd: setup ## generate the CRD and the reference from the models
 	@cp crds/rexjobs.yaml charts/rex-operator/files/rexjobs.yaml
 	@$(PY) scripts/reference.py >docs/reference/rexjob.md
 
+.PHONY: reference
+reference: setup ## generate the worker library's reference from its docstrings
+	@$(PY) scripts/worker_reference.py >docs/reference/worker.md
+
 .PHONY: format
 format: setup ## let ruff format and fix
 	@$(PY) -m ruff check --fix --quiet .

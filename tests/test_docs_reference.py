@@ -1,4 +1,4 @@
-"""The reference of the RexJob is what the models say."""
+"""The references are what the code says."""
 
 from __future__ import annotations
 
@@ -6,19 +6,24 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parent.parent
 
 
-def test_the_reference_is_generated_from_the_models() -> None:
+@pytest.mark.parametrize(
+    ("script", "page", "target"),
+    [("reference.py", "rexjob.md", "crd"), ("worker_reference.py", "worker.md", "reference")],
+)
+def test_a_reference_is_generated(script: str, page: str, target: str) -> None:
     made = subprocess.run(
-        [sys.executable, "scripts/reference.py"],
+        [sys.executable, f"scripts/{script}"],
         cwd=ROOT,
         env={"PYTHONPATH": str(ROOT)},
         capture_output=True,
         check=True,
     )
-    page = (ROOT / "docs" / "reference" / "rexjob.md").read_bytes()
-    assert page == made.stdout, "run: make crd"
+    assert (ROOT / "docs" / "reference" / page).read_bytes() == made.stdout, f"run: make {target}"
 
 
 def test_every_field_of_the_spec_says_what_it_is_for() -> None:
