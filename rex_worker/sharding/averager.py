@@ -140,6 +140,7 @@ class ShardedAverager:
         coefficient = max_norm / (self._square**0.5 + 1e-6)
         if coefficient < 1.0:
             self._scale(coefficient)
+            self._square *= coefficient**2
 
     def has_gradients(self) -> bool:
         """Whether any parameter has a gradient."""
