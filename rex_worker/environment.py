@@ -47,7 +47,7 @@ class Environment:
     exits: tuple[int, ...] = ()
     """How this worker's earlier processes in the same pod ended."""
     reached_file: Path | None = None
-    """Made once the operator has been reached; tells the launcher of the pod that a new process can be accounted for."""
+    """Made once the operator has been reached: tells the pod's launcher that a new process can be accounted for."""
     token: str = field(default="", repr=False)
     """A standalone gang's own; in a job it is read from ``token_file``."""
     ca: str = ""

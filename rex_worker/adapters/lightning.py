@@ -126,6 +126,7 @@ class RexStrategy(SingleDeviceStrategy):
         result = closure()
         if self.session.gradients_ready and self.lightning_module is not None:
             self.precision_plugin._after_closure(self.lightning_module, optimizer)
+            self._show_rank()
         optimizer.step()
         return result
 

@@ -204,7 +204,10 @@ async def test_the_job_file_says_how_to_plan(run: Run, nursery: Nursery) -> None
 
 async def test_a_worker_that_is_told_to_go_leaves_the_others_training_rank_0_too(run: Run, nursery: Nursery) -> None:
     pids, logs, ends = start(run, nursery, "127.0.0.1", **EMULATED, REX_DEVICE="t4", SAMPLES="503", EPOCHS="10000")
-    steps = lambda name: max((e["step"] for e in run.ledgers.kind("applied", name)), default=0)  # noqa: E731
+
+    def steps(name: str) -> int:
+        return max((entry["step"] for entry in run.ledgers.kind("applied", name)), default=0)
+
     await until("steps", lambda: steps("w1-0") >= 10, *logs)
     os.kill(pids[0], signal.SIGTERM)
     await until("rank 0's end", ends[0].exists, *logs)
