@@ -1,7 +1,7 @@
 """As ``ledger_script``, of a model that is sharded over the workers.
 
 Its ledger's ``end`` has the parameters of the whole model. WEIGHTS: seed of the initial ones. WHOLE: do not shard.
-CLIP: norm of the gradients. PAUSE_S: seconds after each pass.
+CLIP: norm of the gradients. PAUSE_BEFORE_S, PAUSE_S: seconds before and after each pass.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from tests.worker.sharded_model import Numbered, build, shard
 SIZE = int(os.environ.get("SAMPLES", "503"))
 EPOCHS = int(os.environ.get("EPOCHS", "3"))
 PAUSE_S = float(os.environ.get("PAUSE_S", "0"))
+PAUSE_BEFORE_S = float(os.environ.get("PAUSE_BEFORE_S", "0"))
 CLIP = float(os.environ.get("CLIP", "0"))
 ENOUGH = os.environ.get("ENOUGH", "/nowhere")
 LEDGER = os.open(os.environ["LEDGER"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
@@ -48,6 +49,7 @@ def main() -> None:
                 generation, before = session.plan.generation if session.plan else 0, session.step
                 indices = index.tolist() if session.batch_weight > 0 else []
                 note("batch", generation=generation, step=before + 1, epoch=epoch, indices=indices)
+                time.sleep(PAUSE_BEFORE_S)
                 optimizer.zero_grad()
                 session.backward(nn.functional.mse_loss(model(x), y))
                 if CLIP:

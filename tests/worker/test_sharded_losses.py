@@ -87,3 +87,20 @@ async def test_a_stopped_training_goes_on_with_another_number_of_workers(
     ledgers.enough()
     assert await rex.ended(*again) == [0, 0, 0]
     ledgers.check_exactly_once(103)
+
+
+async def test_before_the_first_step_the_initial_weights_are_still_there(rex: Operator, ledgers: Ledgers) -> None:
+    run = ENDLESS | {"PAUSE_BEFORE_S": "60"}
+    a, b = [await rex.start(n, SCRIPT, **ledgers.variables(n, **ENDLESS)) for n in ("w0", "w1")]
+    c = await rex.start("w2", SCRIPT, **ledgers.variables("w2", **run))
+    await rex.ready(a, b, c)
+    await rex.form(1, {"w2": 2, "w0": 5, "w1": 3})
+    await rex.acknowledged(1, a, b, c)
+    c.signal(signal.SIGKILL)  # it has not computed anything, so that nobody could apply a step
+    assert await rex.end_of(c) == -signal.SIGKILL
+    await rex.form(2, {"w1": 5, "w0": 4})
+    assert await rex.acknowledged(2, a, b) == {1}
+    await rex.reached(3, a, b)
+    ledgers.enough()
+    assert await rex.ended(a, b) == [0, 0]
+    ledgers.check_exactly_once(103)
