@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +56,7 @@ async def test_it_trains_alone(adapter: str, ledgers: Ledgers, nursery: Nursery)
 @pytest.mark.parametrize("adapter", ADAPTERS)
 async def test_plans_and_members_change_while_it_trains(adapter: str, ledgers: Ledgers, rex: Operator) -> None:
     names = ("w0", "w1", "w2")
-    a, b, c = await workers(adapter, ledgers, rex, *names, EPOCHS="14")
+    a, b, c = await workers(adapter, ledgers, rex, *names, EPOCHS="24")
     await rex.ready(a, b, c)
     await rex.form(1, {"w0": 12, "w1": 8})
     await rex.reached(15, a, b)
@@ -64,12 +65,16 @@ async def test_plans_and_members_change_while_it_trains(adapter: str, ledgers: L
     await rex.reached(switched + 5, a, b)
     await rex.form(2, {"w0": 9, "w1": 6, "w2": 9}, version=3)
     (joined,) = await rex.acknowledged(3, a, b, c)
-    assert await rex.ended(a, b, c) == [0, 0, 0]
+    await rex.reached(joined + 5, a, b, c)
+    assert not a.said(GroupLost) and not b.said(GroupLost)
+    b.signal(signal.SIGKILL)
+    await rex.until("GroupLost", lambda: bool(a.said(GroupLost) and c.said(GroupLost)))
+    await rex.form(3, {"w0": 11, "w2": 9}, version=4)
+    assert await rex.ended(a, b, c) == [0, -signal.SIGKILL, 0]
     ledgers.check_exactly_once(SIZE)
-    ledgers.check_same_end(*names)
+    ledgers.check_same_end("w0", "w2")
     assert end_of(ledgers, "w0")["step"] > joined > switched
     assert next(entry["step"] for entry in ledgers.kind("applied", "w2")) == joined
-    assert not a.said(GroupLost) and not b.said(GroupLost)
     written = {name: list((ledgers.folder / f"out-{name}").glob("*")) for name in names}
     assert written["w0"] and not written["w1"] and not written["w2"], "rank 0 writes"
 
