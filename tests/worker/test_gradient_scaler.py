@@ -257,3 +257,40 @@ def test_a_disabled_scaler_changes_nothing() -> None:
     on = run_together([4, 3], lambda session: script(session, True), 2)[0]
     off = run_together([4, 3], lambda session: script(session, False), 2)[0]
     assert torch.allclose(on, off, rtol=1e-9)
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no NVIDIA GPU here")
+def test_float16_trains_on_a_gpu_as_pytorchs_recipe_does(by_itself: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REX_JOB_SEED", "7")
+    batch = 8
+
+    def loss_of_half(model: nn.Module, x: Tensor) -> Tensor:
+        with torch.autocast("cuda", torch.float16):
+            loss: Tensor = model(x).square().mean()
+        return loss
+
+    with rex.init() as session:
+        model = copy.deepcopy(START).float()
+        inner = torch.optim.SGD(model.parameters(), lr=0.05)
+        model, optimizer, scaler = session.prepare(model, inner, scaler=GradScaler("cuda"), comm_hook="bf16")
+        loader = session.loader(TensorDataset(DATA.tensors[0].float()), batch_size=batch)
+        for _ in session.epochs(1):
+            for (x,) in loader:
+                optimizer.zero_grad()
+                session.backward(scaler.scale(loss_of_half(model, x)))
+                session.clip_gradients(1.0)
+                scaler.step(optimizer)
+                scaler.update()
+    plain, plain_scaler = copy.deepcopy(START).float().cuda(), GradScaler("cuda")
+    inner = torch.optim.SGD(plain.parameters(), lr=0.05)
+    for rows in torch.split(torch.as_tensor(permutation(7, 0, SIZE)), batch):
+        inner.zero_grad()
+        torch.autograd.backward(plain_scaler.scale(loss_of_half(plain, DATA.tensors[0][rows].float().cuda())))
+        plain_scaler.unscale_(inner)
+        torch.nn.utils.clip_grad_norm_(plain.parameters(), 1.0)
+        plain_scaler.step(inner)
+        plain_scaler.update()
+    assert scaler.state_dict() == plain_scaler.state_dict()
+    for mine, other in zip(model.parameters(), plain.parameters(), strict=True):
+        assert torch.allclose(mine, other, rtol=1e-3, atol=1e-5)
