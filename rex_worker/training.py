@@ -308,6 +308,11 @@ class Training:
         try:
             if self._pacer is not None:
                 self._pacer.check_memory(samples)
+            if self._averager.together and weight == 0 < statistics_weight and not torch.isfinite(raw):
+                raise UsageError(
+                    "a batch without units has no finite loss, yet each worker runs every backward pass of a sharded"
+                    " model: divide the sum of the losses by max(units, 1)"
+                )
             if weight > 0 or self._averager.together:
                 loss = loss.float() if loss.dtype in _LOW_PRECISION else loss
                 torch.autograd.backward(loss, torch.full_like(loss, weight))

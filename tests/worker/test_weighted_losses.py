@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
+from rex_worker.averaging import GradientAverager
 from rex_worker.errors import UsageError
 from rex_worker.sampler import permutation
 from rex_worker.session import Session
@@ -167,3 +168,9 @@ def test_a_step_is_weighted_as_a_whole_or_not_at_all() -> None:
         run_together([8], lambda session: wrong(session, 3.0, None), 2)
     with pytest.raises(UsageError, match=r"some workers call session\.backward\(loss, weight=\.\.\.\)"):
         run_together([4, 4], lambda session: wrong(session, 3.0, None))
+
+
+def test_where_all_run_each_pass_together_a_loss_over_nothing_must_be_finite(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(GradientAverager, "together", True)  # as with a sharded model
+    with pytest.raises(UsageError, match=r"divide the sum of the losses by max\(units, 1\)"):
+        run_together([3, 2], lambda session: train(session, texts(1.0)))
