@@ -89,7 +89,10 @@ def rex(before: Sample, after: Sample) -> bool:
     choice = CandidateSummary(global_batch=1, accumulation=1, expected_gain=0.0, ei=0.0)
     trial = Trial(plan, plan, choice, before[-keep:], np.zeros(0), 1.0, SPEC)
     none = np.zeros(1)
-    steps = [GroupStep(i, i, float(t), none, none, none, none, 0.0, None, False, True) for i, t in enumerate(after)]
+    steps = [
+        GroupStep(i, i, float(t), none, none, none, none, none, none, 0.0, None, False, True)
+        for i, t in enumerate(after)
+    ]
     for n in range(10, len(steps) + 1, 10):
         look = trial.due(steps[:n])
         if look is None:

@@ -81,7 +81,7 @@ class Replica:
 
     @property
     def astray(self) -> bool:
-        """Whether passes over the model yield nothing of worth at the moment: never, where each worker has all of it."""
+        """Whether passes over the model yield nothing of worth just now: never, where each worker has all of it."""
         return False
 
     @property
