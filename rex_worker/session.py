@@ -33,11 +33,8 @@ from torch.amp import GradScaler
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
-from rex_worker.agreement import VOTE_NUMBERS
-from rex_worker.averaging import Averager, GradientAverager
 from rex_worker.channel import Introduction
 from rex_worker.checkpoint import CheckpointFolder
-from rex_worker.ddp import check_model, wire_type
 from rex_worker.devices import Pacer, find_device, memory_bytes, profile_of
 from rex_worker.environment import Environment
 from rex_worker.errors import UsageError
@@ -49,18 +46,18 @@ from rex_worker.lifetime import Lifetime, log_to_stderr
 from rex_worker.link import AloneLink, Link, OperatorLink
 from rex_worker.loader import ElasticLoader, MapSource, Source
 from rex_worker.meeting import Meeting
-from rex_worker.optimizer import ElasticOptimizer, ElasticScheduler
 from rex_worker.participation import Participation
-from rex_worker.protocol import Metrics, Plan, Ready
+from rex_worker.preparation import Prepared
+from rex_worker.protocol import Metrics, Ready
 from rex_worker.rates import Rates, is_adaptive
 from rex_worker.recipe import Recipe, checked_size, recipe
-from rex_worker.replica import Progress, Replica, Stateful
+from rex_worker.replica import Progress, Replica
 from rex_worker.sampler import Position
-from rex_worker.scaler import ElasticScaler
 from rex_worker.standalone import Standalone, enter
 from rex_worker.streams import StreamSource
 from rex_worker.timing import clock_of
 from rex_worker.training import Training
+from rex_worker.whereabouts import Whereabouts
 
 if TYPE_CHECKING:
     from rex_worker.sharding import ShardPolicy
@@ -86,7 +83,7 @@ def init() -> Session:
     return Session(environment) if standalone is None else Session(standalone.environment, standalone)
 
 
-class Session:
+class Session(Whereabouts):
     """This process's part in the training of a job."""
 
     def __init__(self, environment: Environment, standalone: Standalone | None = None) -> None:
@@ -113,10 +110,7 @@ class Session:
         self._participation = Participation(environment, self._link, self.device, meeting, self._keeper.flush)
         self._lifetime = Lifetime(self._link, self._participation, self._keeper)
         self._gate = LateGate()
-        self._prepared: tuple[torch.nn.Module, Optimizer, Any] | None = None
-        self._shard: ShardPolicy | None = None
-        self._scaler: ElasticScaler | None = None
-        self._wire: torch.dtype | None = None
+        self._prepared: Prepared | None = None
         self._recipe: Recipe | None = None
         self._source: Source | None = None
         self._evaluation: SharedEvaluation | None = None
@@ -204,27 +198,12 @@ class Session:
         """
         if self._prepared is not None:
             raise UsageError("session.prepare was called before; a session trains one model")
-        if schedule_clock not in ("samples", "updates"):
-            raise UsageError(f"session.prepare: schedule_clock is {schedule_clock!r}; it is 'samples' or 'updates'")
-        check_model(model)
-        self._wire = wire_type(comm_hook)
-        if shard is None:
-            model.to(self.device)
-        else:
-            self._check_shard(model, scaler, comm_hook)
-        self._shard = shard
-        known = {id(parameter) for parameter in model.parameters()}
-        if any(id(p) not in known for group in optimizer.param_groups for p in group["params"]):
-            raise UsageError("the optimizer holds parameters that are not the model's; they would not be averaged")
-        self._prepared = (model, optimizer, scheduler)
-        wrapped = ElasticOptimizer(optimizer, self._gate)
-        prepared: list[Any] = [model, wrapped]
-        if scheduler is not None:
-            prepared.append(ElasticScheduler(scheduler, self._gate, by_updates=schedule_clock == "updates"))
-        if scaler is not None:
-            self._scaler = ElasticScaler(scaler, wrapped, self._gate)
-            prepared.append(self._scaler)
-        return tuple(prepared)
+        self._prepared = Prepared.take(
+            self._gate, self.device, model, optimizer, scheduler, schedule_clock, shard, scaler, comm_hook
+        )
+        if shard is not None and self._folder is None and not self._link.alone:
+            log.warning("a sharded model without spec.checkpoint: the loss of one worker ends the training")
+        return self._prepared.handed_back
 
     def loader(
         self,
@@ -369,94 +348,6 @@ class Session:
         """End the training early, on all workers, after the next step."""
         self._participation.finish_early()
 
-    @property
-    def is_main(self) -> bool:
-        """Whether this is the group's rank 0; in a job False until the first group has formed."""
-        term = self._participation.last
-        return self._link.alone if term is None else term.group.rank == 0
-
-    @property
-    def rank(self) -> int:
-        """This worker's place in its present group, or in the last one."""
-        term = self._participation.last
-        return 0 if term is None else term.group.rank
-
-    @property
-    def world_size(self) -> int:
-        """Number of workers in the present group, or in the last one."""
-        term = self._participation.last
-        return 1 if term is None else term.group.size
-
-    @property
-    def plan(self) -> Plan | None:
-        """The plan that the group runs under; None before the first group."""
-        term = self._participation.last
-        return None if term is None else term.plan
-
-    @property
-    def step(self) -> int:
-        """Optimiser steps applied."""
-        return 0 if self._replica is None else self._replica.step
-
-    @property
-    def samples(self) -> int:
-        """Samples applied by all workers together."""
-        return 0 if self._replica is None else self._replica.progress.samples
-
-    @property
-    def initial_batch(self) -> int:
-        """Global batch that the script's rate and schedule are meant for: the job's ``batch.initial``.
-
-        Without an operator what the processes ask for together. Known once ``loader`` was called.
-        """
-        if self.plan is not None and self.plan.initial_batch:
-            return self.plan.initial_batch
-        if self._environment.batch_initial:
-            return self._environment.batch_initial
-        if self._recipe is None:
-            raise UsageError("session.initial_batch: call session.loader(dataset) before")
-        return self._recipe.batch_size * self._launched
-
-    @property
-    def progress(self) -> float:
-        """Share of the run that is done, 0 to 1: by samples, so that it grows evenly whatever the batches.
-
-        Of a stream that does not tell its length the epochs that are done count.
-        """
-        if self._replica is None or self._recipe is None:
-            return 0.0
-        position, length = self._replica.progress.position, self._recipe.length
-        return min(1.0, (position.epoch + (position.offset / length if length else 0.0)) / self._total_epochs)
-
-    @property
-    def learning_rate_factor(self) -> float:
-        """What the base learning rate was multiplied with at the last update; 1 before the first."""
-        return 1.0 if self._training is None else self._training.rate_factor
-
-    @property
-    def loss(self) -> float:
-        """Mean loss over the last step's global batch."""
-        return math.nan if self._training is None else self._training.loss
-
-    @property
-    def batch_weight(self) -> float:
-        """What the batch at hand counts in the mean over the step's global batch; 0 for one that only fills in.
-
-        A worker without a share in an epoch's short last step is given such a batch. A script that keeps its own
-        averages over batches weighs with this.
-        """
-        return 0.0 if self._training is None else self._training.batch_weight
-
-    @property
-    def epoch(self) -> int:
-        """The epoch that the next step belongs to; one more than the loop's once the loop's last step is applied."""
-        return 0 if self._replica is None else self._replica.progress.position.epoch
-
-    @property
-    def gradients_ready(self) -> bool:
-        """Whether the averaged gradients of a whole step are there: from its last ``backward`` to the update."""
-        return self._training is not None and self._training.gradients_ready
-
     # --- inside -----------------------------------------------------------------------------------------------------
 
     def _batches(self) -> Iterator[Any]:
@@ -467,36 +358,11 @@ class Session:
             raise UsageError("training has not begun: loop over session.epochs(...) first")
         return self._training
 
-    def _held_whole(self, model: torch.nn.Module, *state: Any) -> tuple[Replica, Averager]:
-        replica = Replica(model, *state)
-        cargo, wire = replica.statistics.cargo, self._wire
-        return replica, GradientAverager(model.named_parameters(), VOTE_NUMBERS, cargo=cargo, wire=wire)
-
-    def _held_in_parts(self, policy: ShardPolicy, *state: Any) -> tuple[Replica, Averager]:
-        from rex_worker.sharding.replica import ShardedReplica
-
-        replica = ShardedReplica(*state, policy=policy, device=self.device, vote_numbers=VOTE_NUMBERS)
-        return replica, replica.averager
-
-    def _check_shard(self, model: torch.nn.Module, scaler: GradScaler | None, comm_hook: Any) -> None:
-        from rex_worker.sharding.preparing import prepare_to_shard
-
-        if scaler is not None:
-            raise UsageError("session.prepare: a GradScaler does not go with shard; train in bfloat16, without one")
-        if comm_hook is not None:
-            raise UsageError(
-                "session.prepare: comm_hook does not go with shard; give fully_shard a MixedPrecisionPolicy with the"
-                " reduce_dtype"
-            )
-        prepare_to_shard(model, self.device)
-        if self._folder is None and not self._link.alone:
-            log.warning("a sharded model without spec.checkpoint: the loss of one worker ends the training")
-
     def _start(self) -> tuple[Training, Replica]:
         if self._prepared is None or self._recipe is None:
             missing = "session.prepare(model, optimizer)" if self._prepared is None else "session.loader(dataset)"
             raise UsageError(f"call {missing} before session.epochs(...)")
-        model, optimizer, scheduler = self._prepared
+        prepared, optimizer = self._prepared, self._prepared.optimizer
         source: Source
         if self._recipe.streams:
             source = StreamSource(self._recipe, self.device)
@@ -504,14 +370,8 @@ class Session:
             source = MapSource(self._recipe, self.device, self._total_epochs)
         self._source = source
         rates = Rates(optimizer)
-        extras: dict[str, Stateful] = {"rates": rates}
-        if self._scaler is not None:
-            extras["scaler"] = self._scaler
-        progress = Progress(Position(self._environment.seed))
-        state = (model, optimizer, scheduler, progress, source.size, extras)
-        shard = self._shard
-        replica, averager = self._held_whole(*state) if shard is None else self._held_in_parts(shard, *state)
-        guard, headroom = guarded(model, self.device, self._pacer, self._environment.worker_id, self._link)
+        replica, averager = prepared.hold(Progress(Position(self._environment.seed)), source.size, rates, self.device)
+        guard, headroom = guarded(prepared.model, self.device, self._pacer, self._environment.worker_id, self._link)
         training = Training(
             self._participation,
             self._link,
@@ -524,7 +384,7 @@ class Session:
             self._pacer,
             headroom,
             rates,
-            self._scaler,
+            prepared.scaler,
         )
         guard.passes = training
         self._replica, self._training, self._gate.training = replica, training, training

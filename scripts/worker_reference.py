@@ -58,7 +58,8 @@ def _described(name: str, value: Any) -> Iterator[str]:
     own = "__init__" in vars(value) and not issubclass(value, BaseException)
     arguments = _signature(value).removesuffix(" -> None") if own else ""
     yield _entry("###", f"class {name}{arguments}", value)
-    for member, what in vars(value).items():
+    ours = [base for base in value.__mro__ if base.__module__.startswith("rex_worker")]
+    for member, what in {name: what for base in reversed(ours) for name, what in vars(base).items()}.items():
         if member.startswith("_") or not inspect.getdoc(what):
             continue
         if isinstance(what, property):
