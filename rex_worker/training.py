@@ -1,8 +1,8 @@
 """The training loop's engine: from one agreed step to the next.
 
 A script's loop asks for a batch, computes a loss, and updates. Between those calls this module decides which samples
-the batch holds, weighs the loss, averages gradients while the backward pass runs, exchanges votes, and acts on what
-the group agreed at the next boundary, which is where the loader is asked for the first batch of a step. A step is
+the batch holds, has gradients and votes exchanged (``rex_worker.exchange``), and acts on what the group agreed at the
+next boundary, which is where the loader is asked for the first batch of a step. A step is
 either applied by the optimiser or void; a void one leaves parameters and data position untouched and is taken again.
 """
 
@@ -18,17 +18,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rex_worker.agreement import Decision, Vote, Wish, decide
+from rex_worker.agreement import Decision
 from rex_worker.averaging import Averager
-from rex_worker.devices import Pacer, release_memory
+from rex_worker.devices import Pacer
 from rex_worker.errors import GroupLost, UsageError, first_line
+from rex_worker.exchange import Exchange
 from rex_worker.group import Group
 from rex_worker.headroom import Headroom
 from rex_worker.keeping import Keeper
 from rex_worker.link import Link
 from rex_worker.loader import Source
 from rex_worker.participation import Participation, Term
-from rex_worker.protocol import Mark, Plan
+from rex_worker.protocol import Mark
 from rex_worker.rates import Rates, schedule_steps
 from rex_worker.replica import Replica
 from rex_worker.sampler import Outlook
@@ -37,7 +38,6 @@ from rex_worker.step import Step
 from rex_worker.timing import Clock, StepTimes
 
 _FAREWELL_S = 5.0
-_LOW_PRECISION = (torch.float16, torch.bfloat16)
 
 
 class Training:
@@ -65,7 +65,6 @@ class Training:
         self._averager = averager
         self._source = source
         self._clock = clock
-        self._device = device
         self._pacer = pacer
         self._headroom = headroom
         self._rates = rates
@@ -74,8 +73,7 @@ class Training:
         self._latest: Step | None = None
         """The newest step, also when the script's loop was left."""
         self._decision = Decision()
-        self._common: float | None = None
-        """When the group's last exchange was over."""
+        self._exchange = Exchange(participation, link, replica, averager, headroom, scaler, device, pacer)
         self._last_end: float | None = None
         self._last_plan: tuple[int, int] = (0, 0)
         self.loop_epoch: int | None = None
@@ -142,12 +140,12 @@ class Training:
         waited_s = time.perf_counter() - begun
         self._participation.acknowledge(term.plan, progress.step + 1)
         if self._participation.entered:
-            self._common = None
+            self._exchange.ended_at = None
         self._averager.reset()
         self._headroom.try_out()
         self._headroom.begin()
         statistics.begin()
-        times, marks = StepTimes(self._clock, self._common), self._marks(term)
+        times, marks = StepTimes(self._clock, self._exchange.ended_at), self._marks(term)
         times.data_s = waited_s
         return Step(layout.passes, layout.share, layout.total, layout.ends_epoch, layout.mark, times, marks)
 
@@ -271,14 +269,12 @@ class Training:
         final = step.backwards == len(step.passes)
         try:
             if step.no_memory is None:
-                if final and self._pacer is None:
-                    self._averager.arm(term.group)
-                self._compute(loss, raw, step.loss_weight(step.backwards - 1, units), step, term.plan)
+                self._exchange.compute(loss, raw, step.loss_weight(step.backwards - 1, units), step, term, final=final)
             step.times.pass_ends()
             if final or step.no_memory is not None:
-                self._exchange(term, step)
+                self._decision = self._exchange.meet(term, step)
         except GroupLost as error:
-            self._void(step)
+            self._exchange.void(step)
             self._participation.lose(error, self._replica.step)
 
     def _checked_step(self, loss: Tensor, units: float | None) -> Step:
@@ -300,76 +296,6 @@ class Training:
                 " zero_grad() only, which knows when a step begins"
             )
         return step
-
-    def _compute(self, loss: Tensor, raw: Tensor, weight: float, step: Step, plan: Plan) -> None:
-        """Backward, paced; leaves torch's message in ``step.no_memory`` when memory did not suffice."""
-        number = step.backwards - 1
-        samples, statistics_weight = len(step.passes[number]), step.pass_weight(number)
-        try:
-            if self._pacer is not None:
-                self._pacer.check_memory(samples)
-            if self._averager.together and weight == 0 < statistics_weight and not torch.isfinite(raw):
-                raise UsageError(
-                    "a batch without units has no finite loss, yet each worker runs every backward pass of a sharded"
-                    " model: divide the sum of the losses by max(units, 1)"
-                )
-            if weight > 0 or self._averager.together:
-                loss = loss.float() if loss.dtype in _LOW_PRECISION else loss
-                torch.autograd.backward(loss, torch.full_like(loss, weight))
-            if weight > 0:
-                step.losses.append((weight, raw))
-            self._averager.pass_ends(weight)
-            self._replica.statistics.pass_ends(statistics_weight)
-        except (RuntimeError, MemoryError) as error:
-            if samples == 1 or not self._headroom.is_full(error):
-                raise
-            step.no_memory = first_line(error)
-        # Outside of the ``except``: the error's traceback holds on to the failed pass.
-        if step.no_memory is not None:
-            release_memory(self._device)
-            self._headroom.ran_out(plan, samples, step.no_memory)
-        elif self._pacer is not None:
-            # The emulated device computes while it does not wait for others' parts of the model.
-            waited_s = self._averager.waited_s() - step.times.inside_s
-            step.times.inside_s += waited_s
-            self._pacer.pace(samples, step.times.begun + waited_s)
-
-    def _exchange(self, term: Term, step: Step) -> None:
-        """Finish the reduction together with the votes, and decide."""
-        group, scaler, unfit = term.group, self._scaler, step.no_memory is not None
-        if unfit:
-            self._averager.give_way()
-        self._averager.complete(group)
-        step.times.inside_s = self._averager.waited_s()
-        # What is reported is of unscaled gradients.
-        scale = 1.0 if scaler is None else float(scaler.get_scale())
-        step.local_sq = None if unfit else self._averager.local_square(scale * step.own_weight)
-        vote = step.vote(
-            self._replica.progress,
-            self._headroom.held_version(term),
-            max(self._link.directives.newest_generation(), group.generation),
-            self._participation.wish() | (Wish.VOID if unfit else Wish.NONE),
-        )
-        self._averager.launch(group, vote.encode())
-        group.wait(self._averager.works)
-        group.tighten()
-        votes = [Vote.decode(row) for row in self._averager.votes(group)]
-        self._decision = decide(votes, plan_version=term.plan.version, generation=group.generation)
-        self._common = step.times.exchanged(self._decision.latest_s)
-        if self._decision.void:
-            self._void(step)
-            return
-        step.count_all(self._decision.units)
-        step.global_sq = self._averager.finish(step.factor) / scale**2
-        step.overflowed = scaler is not None and scaler.is_enabled() and not math.isfinite(step.global_sq)
-        self._replica.statistics.take_over()
-        step.fate = "reduced"
-
-    def _void(self, step: Step) -> None:
-        step.fate = "void"
-        self._averager.reset()
-        self._replica.statistics.put_back()
-        self._headroom.void()
 
     # --- what the optimiser and the scheduler ask (StepGate) --------------------------------------------------------
 
