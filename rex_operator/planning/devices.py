@@ -226,7 +226,7 @@ class Devices:
         kind = self._kinds.get(worker.device)
         learned = None
         if kind is not None and kind.failed is not None:
-            part = max(LEAST_HEADROOM, HEADROOM ** 2 ** max(0, kind.misses - 1))
+            part = max(LEAST_HEADROOM, HEADROOM**2 ** max(0, kind.misses - 1))
             learned = min(kind.failed - 1, max(kind.ran, math.floor(part * kind.failed)))
         bounds = [b for b in (learned, worker.max_local_batch) if b is not None]
         return min(bounds) if bounds else None
