@@ -20,6 +20,7 @@ from rex_worker.pod import MAX_DEVICES
 MAX_POOLS = 16
 MAX_WORKERS = 1024
 MAX_BATCH = 2**24
+MAX_SHARE = 4096
 DEVICES = ("nvidia.com/gpu", "amd.com/gpu")
 """Resources whose amount is the number of a pod's devices."""
 
@@ -207,6 +208,9 @@ class BatchRange(ApiModel):
     """Smallest global batch that may be tried."""
     max: Batch
     """Largest global batch that may be tried."""
+    min_share: Annotated[int, Field(ge=1, le=MAX_SHARE)] = 1
+    """Fewest samples that a plan gives a worker in each pass; more than 1 for models whose layers look at the batch
+    as a whole, as batch normalisation does."""
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:
@@ -215,6 +219,11 @@ class BatchRange(ApiModel):
         if not self.min <= self.initial <= self.max:
             raise ValueError(f"initial ({self.initial}) is outside min..max ({self.min}..{self.max})")
         return self
+
+    @property
+    def most_workers(self) -> int:
+        """Workers that the largest batch can give ``min_share`` samples each."""
+        return self.max // self.min_share
 
 
 class LearningRate(ApiModel):
@@ -354,8 +363,12 @@ class RexJobSpec(ApiModel):
                 "the pools' minWorkers together are more than workers.max",
             ),
             (
-                "self.batch.max >= self.workers.min",
-                "batch.max cannot be split over workers.min: each worker needs at least one sample",
+                "self.batch.max >= self.batch.minShare * self.workers.min",
+                "batch.max cannot be split over workers.min: each worker needs batch.minShare samples",
+            ),
+            (
+                "self.pools.all(p, !has(p.maxLocalBatch) || p.maxLocalBatch >= self.batch.minShare)",
+                "a pool's maxLocalBatch is less than batch.minShare: its workers could take no part",
             ),
             (
                 "self.pools.all(p, self.pools.exists_one(q, q.name == p.name))",
@@ -417,11 +430,18 @@ class RexJobSpec(ApiModel):
         floor = sum(pool.min_workers for pool in self.pools)
         if floor > self.workers.max:
             raise ValueError(f"the pools' minWorkers together ({floor}) are more than workers.max ({self.workers.max})")
-        if self.batch.max < self.workers.min:
+        share = self.batch.min_share
+        if self.batch.max < share * self.workers.min:
             raise ValueError(
                 f"batch.max ({self.batch.max}) cannot be split over workers.min ({self.workers.min}): each worker needs"
-                " at least one sample"
+                f" batch.minShare ({share}) samples"
             )
+        for pool in self.pools:
+            if pool.max_local_batch is not None and pool.max_local_batch < share:
+                raise ValueError(
+                    f"pools: maxLocalBatch ({pool.max_local_batch}) of {pool.name} is less than batch.minShare"
+                    f" ({share}): its workers could take no part"
+                )
         most = sum(self.filled().values())
         if most < self.workers.min:
             raise ValueError(
@@ -433,11 +453,11 @@ class RexJobSpec(ApiModel):
     def filled(self) -> dict[str, int]:
         """Workers per pool where there is room for all: the pools' minimums first, then as listed, in whole pods.
 
-        No more than ``workers.max``, and than samples in the largest batch.
+        No more than ``workers.max``, and than the largest batch can give ``batch.minShare`` samples each.
         """
         counts = {pool.name: pool.min_workers for pool in self.pools}
         for pool in self.pools:
-            free = min(self.workers.max, self.batch.max) - sum(counts.values())
+            free = min(self.workers.max, self.batch.most_workers) - sum(counts.values())
             more = max(0, min(free, pool.max_workers - counts[pool.name]))
             counts[pool.name] += more - more % pool.devices_per_pod
         return counts

@@ -130,7 +130,7 @@ def _place(seen: Observation, live: Sequence[PodView]) -> Placement:
         workers.append(Live(pod.worker_id, pod.pool, pod.node in doomed, speed, rank, pod.devices))
     avoided = avoided_nodes(seen.status, seen.now)
     nodes = None if seen.nodes is None else [node for node in seen.nodes if node.name not in avoided]
-    most = min(seen.spec.workers.max, seen.spec.batch.max)  # each worker needs a sample of its own
+    most = min(seen.spec.workers.max, seen.spec.batch.most_workers)
     return place(seen.pools, seen.spec.workers.min, most, workers, nodes, seen.reserved)
 
 

@@ -77,7 +77,7 @@ def _gathered(fresh: list[Life], now: float) -> bool:
 
 
 def _within_limits(members: list[Life], spec: RexJobSpec) -> list[Life]:
-    return members[: min(spec.workers.max, spec.batch.max)]
+    return members[: min(spec.workers.max, spec.batch.most_workers)]
 
 
 def _keys(members: Sequence[Life]) -> list[tuple[str, str]]:

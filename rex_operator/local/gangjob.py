@@ -59,8 +59,10 @@ def for_gang(job: RexJob, size: int) -> RexJob:
             f"the launcher started {size} processes, but spec.workers allows {workers.min} to {workers.max};"
             " change one of them"
         )
-    if size > job.spec.batch.max:
-        raise BadInput(f"the launcher started {size} processes, more than the {job.spec.batch.max} of spec.batch.max")
+    batch = job.spec.batch
+    if size > batch.most_workers:
+        share = "" if batch.min_share == 1 else f" over a minShare of {batch.min_share}"
+        raise BadInput(f"the launcher started {size} processes, more than the {batch.max} of spec.batch.max{share}")
     pools = [pool.model_copy(update={"min_workers": 0}) for pool in job.spec.pools]
     if all(pool.name != POOL for pool in pools):
         pools.append(Pool(name=POOL, max_workers=size))
