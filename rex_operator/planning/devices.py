@@ -83,9 +83,13 @@ class _Kind:
 
 
 class Devices:
-    """Curves per kind, slowness per worker, ceilings per kind."""
+    """Curves per kind, slowness per worker, ceilings per kind.
 
-    def __init__(self, saved: DevicesState | None = None) -> None:
+    ``least`` is what each worker gets in a pass at least: no guess about speed or memory goes below it.
+    """
+
+    def __init__(self, saved: DevicesState | None = None, least: int = 1) -> None:
+        self._least = least
         self._kinds: dict[str, _Kind] = {}
         self._slowness: dict[str, float] = dict(saved.slowness) if saved else {}
         for name, kept in (saved.kinds if saved else {}).items():
@@ -201,7 +205,7 @@ class Devices:
             slowness = math.exp(self._slowness_of(worker, workers))
             bounds = [] if ceiling is None else [ceiling]
             if math.isfinite(trust):
-                bounds.append(max(1, math.floor(curve.trusted(trust)[1])))
+                bounds.append(max(self._least, math.floor(curve.trusted(trust)[1])))
             cap = min(bounds) if bounds else None
             models.append(WorkerModel(worker.worker_id, curve, slowness, cap))
         return models
@@ -227,7 +231,7 @@ class Devices:
         learned = None
         if kind is not None and kind.failed is not None:
             part = max(LEAST_HEADROOM, HEADROOM**2 ** max(0, kind.misses - 1))
-            learned = min(kind.failed - 1, max(kind.ran, math.floor(part * kind.failed)))
+            learned = min(kind.failed - 1, max(kind.ran, self._least, math.floor(part * kind.failed)))
         bounds = [b for b in (learned, worker.max_local_batch) if b is not None]
         return min(bounds) if bounds else None
 

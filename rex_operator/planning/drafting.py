@@ -43,14 +43,37 @@ class Drafting:
     def fitting(self, batch: int, accumulation: int, at: float) -> PlanDraft:
         """Return the plan for a batch, within the bounds and in more passes if memory wants it. Raises ``CannotPlan``.
 
-        The batch is raised only where the workers would not get a sample each.
+        The batch is raised only where the workers would not get ``batch.minShare`` samples in each pass; and lowered
+        only where memory wants so many passes that raising it would lead beyond ``batch.max``.
         """
         workers, bounds = self._known.workers, self._known.spec.batch
-        if len(workers) > bounds.max:
-            raise CannotPlan(f"batch.max ({bounds.max}) is too small for {len(workers)} workers; each needs a sample")
-        batch = min(max(batch, bounds.min, len(workers)), bounds.max)
+        if len(workers) > bounds.most_workers:
+            needed = "a sample" if bounds.min_share == 1 else f"batch.minShare ({bounds.min_share}) samples"
+            raise CannotPlan(f"batch.max ({bounds.max}) is too small for {len(workers)} workers; each needs {needed}")
+        least = bounds.min_share * len(workers)
+        batch = min(max(batch, bounds.min, least), bounds.max)
+        if bounds.min_share > 1:
+            accumulation = min(accumulation, batch // least)
         ceilings = [self._known.devices.ceiling(w) for w in workers.values()]
-        return self.exactly(batch, smallest_accumulation(ceilings, batch, accumulation) or accumulation, at)
+        passes = smallest_accumulation(ceilings, batch, accumulation) or accumulation
+        if bounds.min_share > 1 and batch < passes * least:
+            batch, passes = self._filled(passes, least, sum(c for c in ceilings if c is not None))
+        return self.exactly(batch, passes, at)
+
+    def _filled(self, passes: int, least: int, room: int) -> tuple[int, int]:
+        """Return the batch, and its passes, next to one that needs ``passes`` but has too few samples for them.
+
+        ``least`` and ``room`` are what one pass of all workers takes at least and at most. Raises ``CannotPlan``.
+        """
+        bounds = self._known.spec.batch
+        if passes * least <= bounds.max:
+            return passes * least, passes
+        if (passes - 1) * room >= bounds.min:
+            return (passes - 1) * room, passes - 1
+        raise CannotPlan(
+            f"no batch from {bounds.min} to {bounds.max} gives each worker batch.minShare ({bounds.min_share}) samples"
+            f" in each pass and fits in memory, which holds {room} samples a pass; widen the range or lower minShare"
+        )
 
 
 def reshared(plan: PlanDraft, shares: Mapping[str, int]) -> PlanDraft:

@@ -34,7 +34,7 @@ class Knowledge:
         self.noise = NoiseEstimator(saved.noise if saved else None)
         self.rate_noise = saved.rate_noise if saved else None
         self.adaptive = saved.adaptive if saved else False
-        self.devices = Devices(saved.devices if saved else None)
+        self.devices = Devices(saved.devices if saved else None, spec.batch.min_share)
         self.gauge = Gauge(self.devices)
         self.history = History(saved.history if saved else ())
         self.latest: GroupStep | None = None

@@ -292,7 +292,9 @@ class Planner:
         overfull = self._known.overfull()
         if overfull is not None:
             worker, part = overfull
-            self._known.devices.out_of_memory(worker, _micro_batch(trial.plan, worker.worker_id))
+            micro_batch = _micro_batch(trial.plan, worker.worker_id)
+            if micro_batch > self.spec.batch.min_share:  # with less no worker can go on; and it did run
+                self._known.devices.out_of_memory(worker, micro_batch)
             return self._roll_back(trial, "vetoed", words.overfull(trial, worker, part), at)
         if change is not None:
             self._trials -= 1

@@ -76,6 +76,8 @@ class SearchRequest:
     other_passes: bool
     """Whether the current batch with another accumulation is allowed."""
     min_effect: float
+    min_share: int = 1
+    """Samples that each worker gets in each pass, at least."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +116,8 @@ def candidates(request: SearchRequest) -> list[tuple[int, int]]:
     if request.batch_min == request.batch_max:
         return []
     tried = [m.global_batch for m in request.measured] + [request.current[0]]
-    low = max(request.batch_min, request.low, math.ceil(min(tried) / REACH), len(request.models))
+    least = request.min_share * len(request.models)
+    low = max(request.batch_min, request.low, math.ceil(min(tried) / REACH), least)
     high = min(request.batch_max, request.high, math.floor(max(tried) * REACH))
     sizes = {request.current[0], request.batch_initial, low, high}
     if high > low:
@@ -123,23 +126,27 @@ def candidates(request: SearchRequest) -> list[tuple[int, int]]:
     plans = []
     for size in sorted(s for s in sizes if low <= s <= high):
         passes = 1
-        while passes <= _MOST_PASSES and size >= passes * len(request.models):
+        while passes <= _MOST_PASSES and size >= passes * least:
             plans.append((size, passes))
             passes *= 2
     own = request.current
     if own[1] not in {p for _, p in plans}:
-        plans += [(size, own[1]) for size in {s for s, _ in plans} if size >= own[1] * len(request.models)]
+        plans += [(size, own[1]) for size in {s for s, _ in plans} if size >= own[1] * least]
     return [p for p in sorted(set(plans)) if p != own and (request.other_passes or p[0] != own[0])]
 
 
-def predict(models: Sequence[WorkerModel], overhead_s: float, plans: Sequence[tuple[int, int]]) -> Array:
-    """Return the predicted seconds per step of each plan at its best split; NaN where it does not fit."""
+def predict(
+    models: Sequence[WorkerModel], overhead_s: float, plans: Sequence[tuple[int, int]], min_share: int = 1
+) -> Array:
+    """Return the predicted seconds per step of each plan at its best split; NaN where `split` knows none."""
     team = Team(models)
     out = np.full(len(plans), np.nan)
     for passes in {p for _, p in plans}:
         rows = [i for i, (_, p) in enumerate(plans) if p == passes]
         batches = np.array([plans[i][0] for i in rows], dtype=np.float64)
-        least = passes if batches.min() >= passes * len(team) else 1
+        least = min_share * passes
+        if min_share == 1 and batches.min() < passes * len(team):
+            least = 1  # as `split` has it: some passes of some workers are empty
         smallest = team.times(np.full(len(team), least), passes)
         low = float(smallest.min()) / 2
         high = 2 * low
@@ -151,7 +158,8 @@ def predict(models: Sequence[WorkerModel], overhead_s: float, plans: Sequence[tu
         done = np.maximum.accumulate(done) + 1e-9 * np.arange(_TIMES)
         seconds = np.exp(np.interp(np.log(batches), np.log(done), np.log(times)))
         seconds = np.maximum(seconds, smallest.max()) + overhead_s  # nobody can take less than ``least``
-        out[rows] = np.where(batches <= team.room(passes), seconds, np.nan)
+        possible = (batches <= team.room(passes)) & ((min_share == 1) | (batches >= least * len(team)))
+        out[rows] = np.where(possible, seconds, np.nan)
     return out
 
 
@@ -165,7 +173,7 @@ def _rank(request: SearchRequest, plans: list[tuple[int, int]]) -> list[Candidat
     from rex_operator.planning import surrogate  # takes seconds to import; only a search needs it
 
     known = [(m.global_batch, m.accumulation) for m in request.measured]
-    predicted = predict(request.models, request.overhead_s, [request.current, *known, *plans])
+    predicted = predict(request.models, request.overhead_s, [request.current, *known, *plans], request.min_share)
     own, past, ahead = predicted[0], predicted[1 : 1 + len(known)], predicted[1 + len(known) :]
     fits = np.isfinite(ahead)
     if not math.isfinite(own) or not fits.any():
@@ -216,7 +224,7 @@ def _chance_to_fit(request: SearchRequest, plans: Sequence[tuple[int, int]], sec
     team, proven = Team(request.models), np.array(request.proven)
     out = np.empty(len(plans))
     for i, (_, passes) in enumerate(plans):
-        shares = team.fit_within(max(seconds[i] - request.overhead_s, 1e-12), passes, 1)
+        shares = team.fit_within(max(seconds[i] - request.overhead_s, 1e-12), passes, request.min_share * passes)
         furthest = float((np.ceil(shares / passes) / proven).max())
         out[i] = math.exp(-_UNKNOWN_MEMORY * math.log2(max(1.0, furthest)))
     return out

@@ -1,9 +1,9 @@
 """Who takes how many samples, so that all finish together?
 
 The group's step takes as long as its slowest worker, so the shares minimise the largest time, subject to the memory
-ceilings, at least one sample each and an exact sum. With monotone step times this has a simple exact solution: the
-number of samples that all workers together finish within T grows with T, so bisect T until it is the batch (covers
-compute- and communication-bound workers and ceilings alike; cf. OptPerf in Cannikin, Middleware'24).
+ceilings, ``batch.minShare`` samples each at least, and an exact sum. With monotone step times this has a simple exact
+solution: the number of samples that all workers together finish within T grows with T, so bisect T until it is the
+batch (covers compute- and communication-bound workers and ceilings alike; cf. OptPerf in Cannikin, Middleware'24).
 """
 
 from __future__ import annotations
@@ -74,15 +74,16 @@ class Team:
         return np.floor(np.minimum(self.fit_within(seconds, accumulation, least), 2.0**53) + 1e-7).astype(np.int64)
 
 
-def split(models: Sequence[WorkerModel], batch: int, accumulation: int = 1) -> dict[str, int]:
+def split(models: Sequence[WorkerModel], batch: int, accumulation: int = 1, min_share: int = 1) -> dict[str, int]:
     """Return the shares that minimise the slowest worker's time; they sum to ``batch``.
 
-    Every share is at least ``accumulation`` (a sample in each pass), or at least 1 where the batch is too small for
-    that. Raises ``CannotPlan`` when the batch has fewer samples than workers, or more than the ceilings hold.
+    Every share is at least ``min_share`` x ``accumulation`` (so many samples in each pass); with a ``min_share`` of 1,
+    at least 1 where the batch is too small for a sample in each pass. Raises ``CannotPlan`` when the batch has too few
+    samples for that, or more than the ceilings hold.
     """
     team = Team(models)
-    check_room(team, batch, accumulation)
-    least = accumulation if batch >= accumulation * len(team) else 1
+    check_room(team, batch, accumulation, min_share)
+    least = min_share * accumulation if batch >= min_share * accumulation * len(team) else 1
     low = float(team.times(np.full(len(team), least), accumulation).min()) / 2
     high = max(low, float(team.times(np.full(len(team), batch / len(team)), accumulation).max()))
     while team.whole_within(high, accumulation, least).sum() < batch:
@@ -108,15 +109,22 @@ def _give_back(team: Team, shares: Whole, surplus: int, accumulation: int, least
         surplus -= slowest.size
 
 
-def check_room(team: Team, batch: int, accumulation: int) -> None:
+def check_room(team: Team, batch: int, accumulation: int, min_share: int = 1) -> None:
     """Raise ``CannotPlan`` unless ``batch`` can be split over the team."""
     if not len(team):
         raise CannotPlan("there is no worker to plan for")
-    hopeless = [m.worker_id for m in team.models if m.cap is not None and m.cap < 1]
+    hopeless = [m.worker_id for m in team.models if m.cap is not None and m.cap < min_share]
     if hopeless:
-        raise CannotPlan(f"not even one sample fits in the memory of {', '.join(hopeless[:5])}; drop its pool")
+        names, what = ", ".join(hopeless[:5]), "one sample fits" if min_share == 1 else f"{min_share} samples fit"
+        advice = "drop its pool" if min_share == 1 else "drop its pool or lower batch.minShare"
+        raise CannotPlan(f"not even {what} in the memory of {names}; {advice}")
     if batch < len(team):
         raise CannotPlan(f"a batch of {batch} cannot give {len(team)} workers a sample each")
+    if min_share > 1 and batch < min_share * accumulation * len(team):
+        raise CannotPlan(
+            f"a batch of {batch} cannot give {len(team)} workers batch.minShare ({min_share}) samples in each of"
+            f" {accumulation} passes"
+        )
     room = team.room(accumulation)
     if batch > room:
         raise CannotPlan(
@@ -124,10 +132,15 @@ def check_room(team: Team, batch: int, accumulation: int) -> None:
         )
 
 
-def even_split(workers: Mapping[str, int | None], batch: int, accumulation: int = 1) -> dict[str, int]:
-    """Return shares as equal as the ceilings (samples per micro-batch, None: none) allow. Raises ``CannotPlan``."""
+def even_split(
+    workers: Mapping[str, int | None], batch: int, accumulation: int = 1, min_share: int = 1
+) -> dict[str, int]:
+    """Return shares as equal as the ceilings (samples per micro-batch, None: none) allow, each as `split` has it.
+
+    Raises ``CannotPlan``.
+    """
     flat = StepTimeCurve((1.0,), (1.0,), 1.0, 1.0)
-    return split([WorkerModel(w, flat, cap=cap) for w, cap in workers.items()], batch, accumulation)
+    return split([WorkerModel(w, flat, cap=cap) for w, cap in workers.items()], batch, accumulation, min_share)
 
 
 def smallest_accumulation(caps: Sequence[int | None], batch: int, start: int = 1, most: int = 1024) -> int | None:

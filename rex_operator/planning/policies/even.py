@@ -16,7 +16,8 @@ class Even:
 
     def shares(self, scene: Scene, batch: int, accumulation: int) -> dict[str, int]:
         """Return equal shares. Raises ``CannotPlan``."""
-        return even_split({w.worker_id: scene.devices.ceiling(w) for w in scene.workers}, batch, accumulation)
+        ceilings = {w.worker_id: scene.devices.ceiling(w) for w in scene.workers}
+        return even_split(ceilings, batch, accumulation, scene.spec.batch.min_share)
 
     def rebalance(self, scene: Scene, threshold: float) -> Rebalance | None:
         """Return None: equal is equal."""

@@ -26,16 +26,18 @@ class Rex:
 
     def shares(self, scene: Scene, batch: int, accumulation: int) -> dict[str, int]:
         """Return the shares with the shortest step; equal ones until a device was measured. Raises ``CannotPlan``."""
+        least = scene.spec.batch.min_share
         for trust in (TRUST, math.inf):
             models = self._models(scene, trust)
             if models is None:
                 break
             try:
-                return split(models, batch, accumulation)
+                return split(models, batch, accumulation, least)
             except CannotPlan:
                 if math.isinf(trust):
                     raise
-        return even_split({w.worker_id: scene.devices.ceiling(w) for w in scene.workers}, batch, accumulation)
+        ceilings = {w.worker_id: scene.devices.ceiling(w) for w in scene.workers}
+        return even_split(ceilings, batch, accumulation, least)
 
     def rebalance(self, scene: Scene, threshold: float) -> Rebalance | None:
         """Return better shares, if the predicted gain passes ``threshold`` and the noise of the measurement."""
@@ -86,6 +88,7 @@ class Rex:
             high=spec.batch.max if larger else plan.global_batch,
             other_passes=scene.cooldown.open("passes", scene.at),
             min_effect=spec.planner.validation.min_effect,
+            min_share=spec.batch.min_share,
         )
 
     @staticmethod
