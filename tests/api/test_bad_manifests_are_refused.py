@@ -38,6 +38,14 @@ def test_pods_with_several_devices_are_counted_in_workers() -> None:
     assert job.spec.filled() == {"fast": 8, "slow": 2}
 
 
+def test_c_118_no_more_workers_are_filled_than_get_their_least_share() -> None:
+    batch = {"initial": 12, "min": 1, "max": 15, "minShare": 4}
+    job = RexJob.from_manifest(changed("spec.batch", batch))
+    assert job.spec.batch.most_workers == 3
+    assert job.spec.filled() == {"fast": 2, "slow": 1}
+    assert RexJob.from_manifest(manifest()).spec.batch.min_share == 1
+
+
 def test_workers_that_no_whole_pods_make_are_refused() -> None:
     pools = [{"name": "fast", "maxWorkers": 8, "devicesPerPod": 4}]
     with pytest.raises(InvalidJob, match=r"whole pods of these pools make 4 workers within max \(7\) .*fewer than min"):

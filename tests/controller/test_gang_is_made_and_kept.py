@@ -97,6 +97,11 @@ def test_never_more_workers_than_samples_in_a_batch() -> None:
     assert len(decide(seen(job=job)).create) == 3
 
 
+def test_c_118_never_more_workers_than_get_their_least_share() -> None:
+    job = spec(batch={"initial": 12, "min": 8, "max": 15, "minShare": 4})
+    assert len(decide(seen(job=job)).create) == 3
+
+
 def test_c_185_without_node_rights_the_gang_is_made_by_selectors() -> None:
     assert len(decide(seen(nodes=None)).create) == 4
 

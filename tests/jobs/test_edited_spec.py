@@ -39,6 +39,12 @@ def test_bounds_that_the_group_cannot_meet_wait_and_end_nothing() -> None:
     assert desk.plan.local_batches == {"w0": 1, "w1": 1}
 
 
+def test_c_118_a_larger_least_share_is_kept_from_the_next_plan_on() -> None:
+    desk = running("w0", "w1", batch={"initial": 8, "min": 2, "max": 512})
+    desk.coordinator.set_spec(make_spec(batch={"initial": 8, "min": 2, "max": 512, "minShare": 10}), desk.now)
+    assert desk.plan.local_batches == {"w0": 10, "w1": 10}
+
+
 def test_nothing_changes_after_the_end() -> None:
     desk = running("w0", "w1")
     desk.finish("w0", "w1")

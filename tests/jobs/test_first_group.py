@@ -57,3 +57,11 @@ def test_more_workers_than_the_largest_batch_are_left_out() -> None:
     desk.target("w0", "w1", "w2")
     (first,) = memberships(desk.ready("w0", "w1", "w2"))
     assert [member.worker_id for member in first.members] == ["w0", "w1"]
+
+
+def test_c_118_more_workers_than_get_their_least_share_are_left_out() -> None:
+    desk = Desk(batch={"initial": 8, "min": 8, "max": 11, "minShare": 4})
+    desk.target("w0", "w1", "w2")
+    (first,) = memberships(desk.ready("w0", "w1", "w2"))
+    assert [member.worker_id for member in first.members] == ["w0", "w1"]
+    assert desk.plan.local_batches == {"w0": 4, "w1": 4}

@@ -25,7 +25,7 @@ def test_the_first_batch_is_the_scripts_on_each_process() -> None:
     assert default_job(Begin(batch_size=32, dataset_size=500), 4).spec.batch.max == 500, "no more than there is"
 
 
-def job(low: int, high: int) -> RexJob:
+def job(low: int, high: int, **batch: int) -> RexJob:
     return RexJob.from_manifest(
         {
             "apiVersion": API_VERSION,
@@ -37,7 +37,7 @@ def job(low: int, high: int) -> RexJob:
                     {"name": "fast", "maxWorkers": 4, "maxLocalBatch": 96, "nodeSelector": {"rex.dev/device": "a100"}},
                     {"name": "slow", "maxWorkers": 4, "minWorkers": 1},
                 ],
-                "batch": {"initial": 8, "max": 64},
+                "batch": {"initial": 8, "max": 64, **batch},
                 "template": {"spec": {"containers": [{"name": "trainer"}]}},
             },
         }
@@ -55,3 +55,11 @@ def test_a_job_file_keeps_its_bounds_and_its_memory_ceilings() -> None:
 def test_a_number_of_processes_outside_the_jobs_bounds_is_refused(size: int) -> None:
     with pytest.raises(BadInput, match=f"started {size} processes, but spec.workers allows 2 to 4"):
         for_gang(job(2, 4), size)
+
+
+def test_c_118_more_processes_than_get_their_least_share_are_refused() -> None:
+    assert for_gang(job(2, 4, minShare=21), 3).spec.batch.min_share == 21
+    with pytest.raises(
+        BadInput, match=r"started 4 processes, more than the 64 of spec.batch.max over a minShare of 21"
+    ):
+        for_gang(job(2, 4, minShare=21), 4)

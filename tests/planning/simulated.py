@@ -59,13 +59,14 @@ def spec(
     validation: dict[str, Any] | None = None,
     trials: int = 40,
     cooldown: float = 2.0,
+    min_share: int = 1,
 ) -> RexJobSpec:
     return RexJobSpec.model_validate(
         {
             "workers": {"min": 1, "max": 1024},
             "pools": [{"name": "any", "maxWorkers": 1024}],
             "template": {},
-            "batch": {"initial": initial, "min": low, "max": high},
+            "batch": {"initial": initial, "min": low, "max": high, "minShare": min_share},
             "learningRate": {"scaling": scaling},
             "planner": {
                 "policy": policy,
@@ -125,7 +126,8 @@ class Job:
 
     def _take_up(self, draft: PlanDraft) -> None:
         assert sum(draft.local_batches.values()) == draft.global_batch
-        assert min(draft.local_batches.values()) >= 1
+        least = self.planner.spec.batch.min_share
+        assert min(draft.local_batches.values()) >= (1 if least == 1 else least * draft.accumulation)
         assert set(draft.local_batches) == set(self.devices)
         self.plan = draft
         self.drafts.append(draft)
