@@ -104,17 +104,19 @@ class Channel:
     def send(self, message: Message) -> None:
         """Queue a notice; it is sent in order, after a reconnect if need be."""
         self._notices.append(message)
-        if not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._wake.set)
+        self._signal(self._wake)
 
     def close(self, timeout: float) -> bool:
         """Send what is queued and hang up; False when that was not possible within ``timeout`` seconds."""
         self._closing = True
-        if not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._hurry.set)
-            self._loop.call_soon_threadsafe(self._wake.set)
+        self._signal(self._hurry)
+        self._signal(self._wake)
         self._thread.join(timeout)
         return not self._thread.is_alive()
+
+    def _signal(self, event: asyncio.Event) -> None:
+        with suppress(RuntimeError):  # the thread may have said all and closed its loop at this very moment
+            self._loop.call_soon_threadsafe(event.set)
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)

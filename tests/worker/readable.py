@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -99,11 +100,12 @@ def children() -> set[int]:
     """The processes that this one started and that have not ended."""
     found: set[int] = set()
     for task in Path("/proc/self/task").iterdir():
-        found.update(int(pid) for pid in (task / "children").read_text().split())
-    return {pid for pid in found if _runs(pid)}
+        with suppress(FileNotFoundError):  # a thread that has just ended
+            found.update(int(pid) for pid in (task / "children").read_text().split())
+    return {pid for pid in found if runs(pid)}
 
 
-def _runs(pid: int) -> bool:
+def runs(pid: int) -> bool:
     try:
         state, line = Path(f"/proc/{pid}/status").read_text(), Path(f"/proc/{pid}/cmdline").read_text()
     except (FileNotFoundError, ProcessLookupError):
