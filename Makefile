@@ -61,7 +61,7 @@ unit: setup ## pure tests, in virtual time
 
 .PHONY: component
 component: programs ## tests with real processes on this machine
-	@$(STAGE) "Component tests: real worker processes" "5 to 10 minutes" $(PY) -m pytest -m "component and not cuda"
+	@$(STAGE) "Component tests: real worker processes" "10 to 15 minutes" $(PY) -m pytest -m "component and not cuda"
 
 .PHONY: programs
 programs: setup
@@ -70,11 +70,15 @@ programs: setup
 
 .PHONY: e2e
 e2e: programs ## tests on a real cluster with kubelets
-	@$(STAGE) "End-to-end tests: real kubelets, real pods" "10 to 15 minutes" $(PY) -m pytest -m e2e
+	@$(STAGE) "End-to-end tests: real kubelets, real pods" "5 to 15 minutes" $(PY) -m pytest -m e2e
 
 .PHONY: test-cuda
 test-cuda: setup ## tests that need an NVIDIA GPU
 	@$(STAGE) "CUDA tests" "about a minute" $(PY) -m pytest -m cuda
+
+.PHONY: soak
+soak: setup ## random elastic events on real workers, each round checked to the last sample; MINUTES=30
+	@$(PY) -m tests.worker.soak --minutes $(or $(MINUTES),30) --seed $(or $(SEED),1)
 
 .PHONY: cluster
 cluster: prerequisites programs ## start a local Kubernetes cluster and keep it
