@@ -73,11 +73,18 @@ class Processes:
 
         Raises:
             Exception: What the dataset raised, with its traceback in the message.
+            RuntimeError: A reading process is gone.
         """
         if not self._sent or self._sent[0] != key:
             self._restart(onwards())
         self._sent.popleft()
-        return next(self._iterator)
+        try:
+            return next(self._iterator)
+        except OSError as error:
+            if str(error).startswith("Caught "):  # torch's word for what the dataset raised
+                raise
+            # What a process has read is fetched from that process, which torch does not look after at this point.
+            raise RuntimeError(f"DataLoader worker process exited unexpectedly ({type(error).__name__})") from error
 
     def _restart(self, guesses: Iterator[Guess]) -> None:
         self._round += 1  # what is still being read is given up at the next sample

@@ -40,10 +40,7 @@ def readers() -> set[int]:
 
 
 @pytest.fixture(autouse=True)
-def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    for name in ("REX_CHANNEL_URL", "REX_CHECKPOINT_DIR", "REX_EMULATE"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("REX_JOB_SEED", "5")
+def nothing_left(alone: None) -> Iterator[None]:
     _others.clear()
     _others.update(children())
     yield
@@ -201,6 +198,37 @@ def test_a_change_gives_up_what_is_being_read() -> None:
     processes = Processes(reader, recipe(Drawn(), num_workers=1, prefetch=2), 1, CPU)
     assert processes.take("a", lambda: iter([("a", "quick"), ("b", "endless")])) == "quick"
     assert processes.take("c", lambda: iter([("c", "quick")])) == "quick"
+    processes.close()
+
+
+class Faults:
+    """In place of torch's iterator: raises."""
+
+    def __init__(self, error: OSError) -> None:
+        self._error = error
+
+    def __next__(self) -> Any:
+        raise self._error
+
+    def _shutdown_workers(self) -> None:
+        """There are none."""
+
+
+@pytest.mark.parametrize(
+    ("error", "raised"),
+    [
+        (ConnectionResetError(104, "Connection reset by peer"), "DataLoader worker process exited unexpectedly"),
+        (ConnectionResetError("Caught ConnectionResetError in DataLoader worker process 0."), "^Caught"),
+    ],
+    ids=["a process that is gone with what it read", "the dataset's own error"],
+)
+def test_a_lost_process_is_told_from_an_error_of_the_dataset(error: OSError, raised: str) -> None:
+    processes = Processes(Endless(), recipe(Drawn(), num_workers=1, prefetch=2), 1, CPU)
+    assert processes.take("a", lambda: iter([("a", "quick"), ("b", "quick")])) == "quick"
+    real, processes._iterator = processes._iterator, Faults(error)
+    with pytest.raises((RuntimeError, ConnectionError), match=raised):
+        processes.take("b", lambda: iter(()))
+    processes._iterator = real
     processes.close()
 
 
