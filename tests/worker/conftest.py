@@ -9,6 +9,14 @@ import pytest_asyncio
 from tests.worker.operator_double import Nursery, Operator, serving
 
 
+@pytest.fixture
+def alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sessions of this process have no operator, no checkpoint folder, no emulated device, and one seed."""
+    for name in ("REX_CHANNEL_URL", "REX_CHECKPOINT_DIR", "REX_EMULATE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("REX_JOB_SEED", "5")
+
+
 @pytest.fixture(scope="session")
 def nursery() -> Iterator[Nursery]:
     made = Nursery()

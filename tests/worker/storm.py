@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 import signal
 from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
 
 import torch
 from torch import nn
@@ -26,11 +27,16 @@ SEED = 7
 """The job's, as the scripted operator sets it."""
 WEIGHTS = 11
 _MOST = 5
-_PACED = {"REX_EMULATE": "1", "REX_EMULATE_SCALE": "0.3", "EPOCHS": "1000000"}
+_RUN = {"REX_EMULATE": "1", "EPOCHS": "1000000", "SAMPLES": str(SAMPLES), "WEIGHTS": str(WEIGHTS)}
 
 
 class Storm:
     """A job of one to five workers, and what happens to it."""
+
+    script = SCRIPT
+    environment: Mapping[str, str] = {"REX_EMULATE_SCALE": "0.3"}
+    rtol, atol = 1e-9, 1e-11
+    """How near the end must be to that of the plain loop."""
 
     def __init__(self, rex: Operator, ledgers: Ledgers, seed: int) -> None:
         self._rex = rex
@@ -69,11 +75,20 @@ class Storm:
         assert await self._rex.ended(*self._group) == [0] * len(self._group)
         self._ledgers.check_exactly_once(SAMPLES)
         (step,) = {entry["step"] for entry in self._ledgers.kind("end")}
-        undisturbed = plain_parameters(step)
+        undisturbed = plain_parameters(step, *self.beginning())
         for entry in self._ledgers.kind("end"):
-            torch.testing.assert_close(
-                torch.tensor(entry["parameters"], dtype=torch.float64), undisturbed, rtol=1e-9, atol=1e-11
-            )
+            found = torch.tensor(entry["parameters"], dtype=torch.float64)
+            torch.testing.assert_close(found, undisturbed, rtol=self.rtol, atol=self.atol)
+
+    def kept(self) -> Mapping[str, str]:
+        """Environment about checkpoints."""
+        return {}
+
+    def beginning(self) -> tuple[Any, nn.Module, torch.optim.Optimizer]:
+        """Data, model and optimiser as the script makes them."""
+        ledger_script.SIZE, ledger_script.DTYPE = SAMPLES, torch.float64
+        model = ledger_script.build(WEIGHTS, torch.float64)
+        return ledger_script.Numbered(), model, torch.optim.Adam(model.parameters(), lr=1e-3)
 
     # --- events -----------------------------------------------------------------------------------------------------
 
@@ -141,9 +156,9 @@ class Storm:
 
     async def _start(self, name: str) -> Worker:
         self._lives += 1
-        variables = self._ledgers.variables(f"{name}-{self._lives}", **_PACED, SAMPLES=str(SAMPLES))
-        reading = str(self._lives % 2)  # every other worker has a process that reads ahead
-        worker = await self._rex.start(name, SCRIPT, **variables, WEIGHTS=str(WEIGHTS), NUM_WORKERS=reading)
+        reading = str(self._lives % 2)  # every other worker has a process that reads ahead, if its script can
+        run = {**_RUN, "NUM_WORKERS": reading, **self.environment, **self.kept()}
+        worker = await self._rex.start(name, self.script, **self._ledgers.variables(f"{name}-{self._lives}", **run))
         await self._rex.ready(worker)
         return worker
 
@@ -169,12 +184,8 @@ class Storm:
         await self._rex.reached(step + self._random.randint(1, 12), *self._group)
 
 
-def plain_parameters(steps: int) -> torch.Tensor:
+def plain_parameters(steps: int, data: Any, model: nn.Module, optimizer: torch.optim.Optimizer) -> torch.Tensor:
     """Parameters of the same training in a plain loop, after so many steps: shape (parameters,), float64."""
-    ledger_script.SIZE, ledger_script.DTYPE = SAMPLES, torch.float64
-    data = ledger_script.Numbered()
-    model = ledger_script.build(WEIGHTS, torch.float64)
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=1, gamma=0.9)
     done, epoch = 0, 0
     while done < steps:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import inspect
 import pickle
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,12 +22,7 @@ CPU = torch.device("cpu")
 DATA = TensorDataset(torch.randn(96, 4), torch.randn(96, 1))
 
 
-@pytest.fixture(autouse=True)
-def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    for name in ("REX_CHANNEL_URL", "REX_CHECKPOINT_DIR", "REX_EMULATE"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("REX_JOB_SEED", "5")
-    yield
+pytestmark = pytest.mark.usefixtures("alone")
 
 
 class Hungry(nn.Module):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -21,12 +20,7 @@ from tests.worker.test_probe import SavedTensors
 DATA = TensorDataset(torch.randn(400, 4), torch.randn(400, 1))
 
 
-@pytest.fixture(autouse=True)
-def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    for name in ("REX_CHANNEL_URL", "REX_CHECKPOINT_DIR", "REX_EMULATE"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("REX_JOB_SEED", "5")
-    yield
+pytestmark = pytest.mark.usefixtures("alone")
 
 
 class Net(nn.Module):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -22,12 +21,7 @@ from rex_worker.state import pack, unpack
 CPU = torch.device("cpu")
 
 
-@pytest.fixture(autouse=True)
-def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    for name in ("REX_CHANNEL_URL", "REX_CHECKPOINT_DIR", "REX_EMULATE"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("REX_JOB_SEED", "5")
-    yield
+pytestmark = pytest.mark.usefixtures("alone")
 
 
 def train(epochs: int, seed: int, kept: Path | None = None, power_cut_at: int = 0, every: int = 4) -> nn.Module:

@@ -17,13 +17,7 @@ import rex_worker as rex
 from rex_worker.errors import ConfigurationError, RexError, UsageError
 from rex_worker.sampler import permutation
 
-
-@pytest.fixture(autouse=True)
-def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    for name in ("REX_CHANNEL_URL", "REX_CHECKPOINT_DIR", "REX_EMULATE"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("REX_JOB_SEED", "5")
-    yield
+pytestmark = pytest.mark.usefixtures("alone")
 
 
 DATA = TensorDataset(torch.randn(103, 4), torch.randn(103, 1))
