@@ -57,7 +57,21 @@ Amounts = Annotated[
     ),
 ]
 
-PolicyName = Literal["rex", "even"]
+PolicyName = Literal[
+    "rex",
+    "even",
+    "lbb",
+    "lb-bsp",
+    "boa",
+    "dlb",
+    "omnilearn",
+    "adaptdl",
+    "cannikin",
+    "saddle",
+    "dynamix",
+    "raw-mwu",
+    "always-accept",
+]
 
 
 class ApiModel(BaseModel):
@@ -290,7 +304,8 @@ class PlannerSpec(ApiModel):
     """Which policy plans the batches, for what, and how sure it must be."""
 
     policy: PolicyName = "rex"
-    """``rex``: re-split and search while training; ``even``: equal shares, never changed (the baseline)."""
+    """``rex``: re-split and search while training; ``even``: equal shares, never changed (the baseline); the others are
+    published rivals, told by ``rex policies``."""
     objective: Literal["goodput", "throughput"] = "goodput"
     """What a change must improve: samples/s x statistical efficiency, or samples/s alone."""
     validation: Validation = Validation()

@@ -122,6 +122,7 @@ class Knowledge:
 
     def scene(self, running: PlanDraft | None, cooldown: Cooldown, at: float) -> Scene:
         """Return what a policy gets to see."""
+        window = self.ingest.window
         return Scene(
             spec=self.spec,
             workers=tuple(self.workers.values()),
@@ -129,8 +130,12 @@ class Knowledge:
             cooldown=cooldown,
             at=at,
             running=running,
+            names=window.workers if window is not None else (),
+            steps=window.ripe() if window is not None else (),
+            epoch=self.latest.epoch if self.latest is not None else 0,
+            step_s=self.gauge.step_s,
             overhead_s=self.gauge.overhead_s,
             error=self.gauge.error,
-            noise_scale=self.noise_scale(),
+            noise=self.noise.scale(),
             measured=self.history.measured(at),
         )

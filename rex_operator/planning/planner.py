@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Unpack
 
 import numpy as np
@@ -23,7 +24,7 @@ from rex_operator.planning.cooldown import Cooldown, direction
 from rex_operator.planning.drafting import Drafting, reshared
 from rex_operator.planning.journal import Grounds, Journal
 from rex_operator.planning.knowledge import Knowledge
-from rex_operator.planning.patience import THRESHOLD, Convergence, Patience
+from rex_operator.planning.patience import Convergence
 from rex_operator.planning.policies import POLICIES, Policy, Scene
 from rex_operator.planning.search import SearchRequest, SearchResult
 from rex_operator.planning.state import PlannerState
@@ -65,7 +66,6 @@ class Planner:
         self._drafting = Drafting(self._known, self._policy, self._cooldown)
         self._journal = Journal(saved.decisions if saved else ())
         self._convergence = Convergence(saved.converged if saved else False)
-        self._patience = Patience()
         self._incumbent = (saved.global_batch, saved.accumulation) if saved else (spec.batch.initial, 1)
         self._issued: PlanDraft | None = None
         self._running: PlanDraft | None = None
@@ -105,7 +105,7 @@ class Planner:
         self._known.team(workers, at, now)
         self._running = self._pending = None
         self._cooldown.clear()
-        self._patience.reset()
+        self._policy.restarted()
         self._convergence.leave()
         before, draft = self._issued, self._drafting.fitting(*self._incumbent, at)
         return self._issue("membership", words.membership(workers, draft), draft, before)
@@ -180,25 +180,36 @@ class Planner:
         if self._trial is not None:
             return self._try_on(self._trial, window, change, at)
         return (
-            self._share_anew(running, window, change, at) or self._rescale(running) or self._seek(running, window, at)
+            self._share_anew(running, window, change, at)
+            or self._adopt(running, at)
+            or self._rescale(running)
+            or self._seek(running, window, at)
         )
 
     def _share_anew(
         self, running: PlanDraft, window: Window, change: SpeedChange | None, at: float
     ) -> PlanDraft | None:
-        if change is not None:
-            self._patience.disturbed()
-        self._patience.kept(self._known.gauge.step_s)
-        if change is None and not self._patience.ripe(len(window.ripe())):
-            return None
-        found = self._policy.rebalance(self._scene(at), self._patience.threshold)
+        found = self._policy.rebalance(self._scene(at, change))
         if found is None:
             return None
-        self._patience.promised(found.gain, self._known.gauge.step_s)
         self._pending = None
         reason = words.rebalanced(found, change, window.workers, self._known.workers)
         draft = reshared(running, found.shares)
         return self._issue("rebalanced", reason, draft, running, expectation=found.gain)
+
+    def _adopt(self, running: PlanDraft, at: float) -> PlanDraft | None:
+        found = self._policy.adopt(self._scene(at))
+        if found is None or (found.global_batch, found.accumulation) == _key(running):
+            return None
+        try:
+            draft = self._drafting.fitting(found.global_batch, found.accumulation, at)
+        except CannotPlan:
+            return None
+        if _key(draft) == _key(running):
+            return None
+        self._incumbent, self._pending = _key(draft), None
+        self._policy.restarted()
+        return self._issue("adopted", found.why, draft, running, expectation=found.gain)
 
     def _rescale(self, running: PlanDraft) -> PlanDraft | None:
         draft = self._drafting.rescaled(running)
@@ -219,7 +230,7 @@ class Planner:
         self._known.remember(running, at)
         request = self._policy.search(self._scene(at), self._searches + 1)
         if request is None:
-            if self._known.noise.hopeless and self.spec.planner.policy != "even":
+            if self._known.noise.hopeless and "batch" in self._policy.about.changes:
                 self._converge(_NO_NOISE, at)
             return None
         if self._trials >= self.spec.planner.search.max_trials:
@@ -301,7 +312,7 @@ class Planner:
             reason = words.voided(trial, change, window.workers, self._known.workers)
             return self._roll_back(trial, "rebalanced", reason, at, failed=False)
         if trial.adjustments < MAX_ADJUSTMENTS:
-            found = self._policy.rebalance(self._scene(at), THRESHOLD)
+            found = self._policy.rebalance(self._scene(at))
             if found is not None:
                 draft = reshared(trial.plan, found.shares)
                 reason = words.rebalanced(found, None, window.workers, self._known.workers)
@@ -312,14 +323,14 @@ class Planner:
 
     def _judge(self, trial: Trial, window: Window, at: float) -> PlanDraft | None:
         steps = window.ripe()
-        look = trial.due(steps)
+        look = self._policy.due(trial, steps)
         if look is None:
             return None
         worse = trial.loss_is_worse(steps)
         if worse is not None:
             reason = f"The loss rose by {worse[1]:.1%} under {words.plan(*_key(trial.plan))} (p = {worse[0]:.2g})."
             return self._roll_back(trial, "vetoed", reason, at)
-        judgement = trial.judge(look, steps)
+        judgement = self._policy.judge(trial, look, steps)
         if judgement.verdict == "open" and not look.final:
             return None
         reason = words.verdict(trial, judgement)
@@ -330,7 +341,7 @@ class Planner:
         self._trial = None
         self._incumbent = _key(trial.plan)
         self._cooldown.accepted(direction(_key(trial.incumbent), _key(trial.plan)), at)
-        self._patience.reset()
+        self._policy.restarted()
         evidence, expected = judgement.evidence, trial.choice.expected_gain
         self._note("accepted", reason, trial.incumbent, trial.plan, evidence=evidence, expectation=expected)
         return None
@@ -347,7 +358,7 @@ class Planner:
         self._trial = None
         if failed:
             self._cooldown.failed(direction(_key(trial.incumbent), _key(trial.plan)), at)
-        self._patience.reset()
+        self._policy.restarted()
         draft = self._drafting.fitting(*self._incumbent, at)
         expected = trial.choice.expected_gain
         return self._issue(kind, reason, draft, trial.plan, evidence=evidence, expectation=expected)
@@ -375,8 +386,8 @@ class Planner:
     ) -> None:
         self._journal.note(kind, reason, before, after, self._elapsed, self._known.latest, **grounds)
 
-    def _scene(self, at: float) -> Scene:
-        return self._drafting.scene(self._running, at)
+    def _scene(self, at: float, change: SpeedChange | None = None) -> Scene:
+        return replace(self._drafting.scene(self._running, at), change=change, in_trial=self._trial is not None)
 
     def _clock(self, now: float) -> float:
         """Return the job time: seconds of planning over all lives of the operator."""

@@ -22,6 +22,7 @@ MAX_NAMED_WORKERS = 64
 
 DecisionKind = Literal[
     "trial-started",
+    "adopted",
     "accepted",
     "rejected",
     "inconclusive",

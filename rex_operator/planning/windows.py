@@ -49,6 +49,8 @@ class GroupStep:
     diverged: bool
     counts: bool
     """Neither marked nor of another size than planned: fit for timing."""
+    epoch: int = 0
+    """Passes over the data before this step's."""
 
 
 class Window:
@@ -133,6 +135,7 @@ class Window:
             diverged=diverged,
             counts=not any(r.marks for r in ordered)
             and all(r.local_batch == self.shares[w] for w, r in zip(self.workers, ordered, strict=True)),
+            epoch=max(r.epoch for r in ordered),
         )
 
     def restart(self, step: int) -> None:

@@ -33,7 +33,9 @@ def rebalanced(
     found: Rebalance, change: SpeedChange | None, names: Sequence[str], workers: Mapping[str, WorkerInfo]
 ) -> str:
     """Say why shares moved; names the worker that became slow or fast, if one did."""
-    effect = f"predicted {found.gain:+.1%} throughput, spread {found.spread_before:.2f} to {found.spread_after:.2f}"
+    hoped = "" if found.gain is None else f"predicted {found.gain:+.1%} throughput, "
+    to = "" if found.spread_after is None else f" to {found.spread_after:.2f}"
+    effect = f"{hoped}spread {found.spread_before:.2f}{to}"
     if change is not None:
         who = _worker(names[change.worker], workers)
         pace = f"{change.ratio:.2f}x slower" if change.ratio > 1 else f"{1 / change.ratio:.2f}x faster"
@@ -60,6 +62,8 @@ def verdict(trial: Trial, judgement: Judgement) -> str:
     new = plan(trial.plan.global_batch, trial.plan.accumulation)
     old = plan(trial.incumbent.global_batch, trial.incumbent.accumulation)
     evidence = judgement.evidence
+    if evidence is None and judgement.verdict == "better":
+        return f"{new} is kept without a test."
     if evidence is None:
         return f"No usable step times under {new}: {old} stays."
     windows = f"{evidence.n_reference} against {evidence.n_trial} steps"

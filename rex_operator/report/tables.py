@@ -12,6 +12,7 @@ from rex_operator.report.record import Decision, Evidence, Happening, Shape
 
 SIGNS = {
     "accepted": "✓",
+    "adopted": "↦",
     "rejected": "✕",
     "vetoed": "✕",
     "inconclusive": "≈",

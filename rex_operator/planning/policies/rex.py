@@ -8,7 +8,8 @@ from typing import ClassVar
 import numpy as np
 
 from rex_operator.planning.curves import TRUST
-from rex_operator.planning.policies.base import Rebalance, Scene
+from rex_operator.planning.patience import THRESHOLD, Patience
+from rex_operator.planning.policies.base import About, Base, Rebalance, Scene
 from rex_operator.planning.search import SearchRequest
 from rex_operator.planning.split import Team, WorkerModel, even_split, split
 from rex_operator.planning.types import CannotPlan
@@ -19,10 +20,27 @@ _SLIGHT = 0.2
 """... even for this share of the usual threshold: an idle device is a loss that the step time hardly shows."""
 
 
-class Rex:
+class Rex(Base):
     """Curves per device for the shares, Bayesian search for the batch."""
 
-    name: ClassVar[str] = "rex"
+    about: ClassVar[About] = About(
+        name="rex",
+        title="REX",
+        reference="Kim, Lee, Yu: REX, Future Generation Computer Systems 185, 2026",
+        rule=(
+            "Shares that finish together by measured device curves; batches by Bayesian search, kept only when a rank"
+            " test and a practical margin say that they help."
+        ),
+        ours="The paper's text is not public: all constants and the design of the parts are this project's.",
+        changes=("shares", "batch"),
+    )
+
+    def __init__(self) -> None:
+        self._patience = Patience()
+
+    def restarted(self) -> None:
+        """Begin anew to count moves and to trust predictions."""
+        self._patience.reset()
 
     def shares(self, scene: Scene, batch: int, accumulation: int) -> dict[str, int]:
         """Return the shares with the shortest step; equal ones until a device was measured. Raises ``CannotPlan``."""
@@ -36,10 +54,26 @@ class Rex:
             except CannotPlan:
                 if math.isinf(trust):
                     raise
-        ceilings = {w.worker_id: scene.devices.ceiling(w) for w in scene.workers}
-        return even_split(ceilings, batch, accumulation, least)
+        return even_split(scene.ceilings(), batch, accumulation, least)
 
-    def rebalance(self, scene: Scene, threshold: float) -> Rebalance | None:
+    def rebalance(self, scene: Scene) -> Rebalance | None:
+        """Return better shares, if patience allows a move now and its predicted gain is worth it.
+
+        In a trial there is no patience: a new batch starts on extrapolated curves, and not its first split is on trial.
+        """
+        if scene.in_trial:
+            return self._better(scene, THRESHOLD)
+        if scene.change is not None:
+            self._patience.disturbed()
+        self._patience.kept(scene.step_s)
+        if scene.change is None and not self._patience.ripe(len(scene.steps)):
+            return None
+        found = self._better(scene, self._patience.threshold)
+        if found is not None and found.gain is not None:
+            self._patience.promised(found.gain, scene.step_s)
+        return found
+
+    def _better(self, scene: Scene, threshold: float) -> Rebalance | None:
         """Return better shares, if the predicted gain passes ``threshold`` and the noise of the measurement."""
         plan, models = scene.running, self._models(scene, TRUST)
         if plan is None or models is None or len(models) < 2:
@@ -64,7 +98,7 @@ class Rex:
         if shares == dict(plan.local_batches) or not (worthwhile or uneven):
             return None
         slowest = models[int(np.argmax(now))].worker_id
-        return Rebalance(shares, float(gain), slowest, float(spread_before), float(spread_after))
+        return Rebalance(shares, slowest, float(spread_before), float(gain), float(spread_after))
 
     def search(self, scene: Scene, number: int) -> SearchRequest | None:
         """Return the search for a batch with better goodput; None while the noise scale that it needs is unknown."""
