@@ -1,10 +1,12 @@
 """The planning policies, by the name that a RexJob selects them with."""
 
+from rex_operator.planning.policies.always_accept import AlwaysAccept
 from rex_operator.planning.policies.base import About, Adoption, Base, Policy, Rebalance, Scene
 from rex_operator.planning.policies.even import Even
+from rex_operator.planning.policies.raw_mwu import RawMwu
 from rex_operator.planning.policies.rex import Rex
 
-POLICIES: dict[str, type[Policy]] = {policy.about.name: policy for policy in (Rex, Even)}
+POLICIES: dict[str, type[Policy]] = {policy.about.name: policy for policy in (Rex, Even, RawMwu, AlwaysAccept)}
 """REX first, the rivals after it."""
 
 __all__ = ["POLICIES", "About", "Adoption", "Base", "Even", "Policy", "Rebalance", "Rex", "Scene"]
