@@ -55,12 +55,19 @@ class Planner:
     then nothing else is decided.
     """
 
-    def __init__(self, spec: RexJobSpec, rng: np.random.Generator, saved: PlannerState | None = None) -> None:
+    def __init__(
+        self,
+        spec: RexJobSpec,
+        rng: np.random.Generator,
+        saved: PlannerState | None = None,
+        policy: Policy | None = None,
+    ) -> None:
+        """Plan by the policy that the spec names, or by ``policy``: one of your own, new and for this job alone."""
         self.spec = spec
         self.rng = rng
         self.impossible: str | None = None
         """Why no plan can work, once that is known (not even one sample fits a worker): the job cannot go on so."""
-        self._policy: Policy = POLICIES[spec.planner.policy]()
+        self._policy: Policy = policy or POLICIES[spec.planner.policy]()
         self._known = Knowledge(spec, saved)
         self._cooldown = Cooldown(spec.planner.search.cooldown_seconds, saved.pauses if saved else None)
         self._drafting = Drafting(self._known, self._policy, self._cooldown)

@@ -9,7 +9,7 @@ paper answers, the rest it inherits from `Base`: nothing changes.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, Literal, Protocol
 
 from rex_operator.api.spec import RexJobSpec
@@ -39,6 +39,8 @@ class About:
     """What the publication leaves open and was chosen here; empty: nothing."""
     changes: tuple[Literal["shares", "batch"], ...] = ()
     """What it may change while a job runs."""
+    exempt: Mapping[str, str] = field(default_factory=dict)
+    """Checks of `rex_operator.planning.contract` that its own rule breaks, each with the reason."""
 
 
 @dataclass(frozen=True, slots=True)
