@@ -57,12 +57,15 @@ class Team:
         seconds: Array = out * self._slowness * accumulation
         return seconds
 
-    def fit_within(self, seconds: float, accumulation: int, least: int) -> Array:
-        """Return how many samples each worker finishes within ``seconds``, between ``least`` and its ceiling."""
-        out = np.empty(len(self))
-        micro_seconds = seconds / accumulation / self._slowness
+    def fit_within(self, seconds: npt.ArrayLike, accumulation: int, least: int) -> Array:
+        """Return how many samples each worker finishes within ``seconds``, between ``least`` and its ceiling.
+
+        For seconds of any shape; the workers are the result's last axis.
+        """
+        micro_seconds = np.asarray(seconds, dtype=np.float64)[..., None] / accumulation / self._slowness
+        out = np.empty(micro_seconds.shape)
         for curve, rows in self._kinds:
-            out[rows] = curve.largest(micro_seconds[rows])
+            out[..., rows] = curve.largest(micro_seconds[..., rows])
         return np.clip(out * accumulation, least, np.maximum(self._caps * accumulation, least))
 
     def room(self, accumulation: int) -> float:
