@@ -103,8 +103,9 @@ crd: setup ## generate the CRD and the reference from the models
 	@$(PY) scripts/reference.py >docs/reference/rexjob.md
 
 .PHONY: reference
-reference: setup ## generate the worker library's reference from its docstrings
+reference: setup ## generate the worker library's reference and the table of policies
 	@$(PY) scripts/worker_reference.py >docs/reference/worker.md
+	@$(PY) scripts/policy_table.py docs/planner.md
 
 .PHONY: format
 format: setup ## let ruff format and fix

@@ -79,6 +79,19 @@ def explain(run_dir: RunFolder) -> None:
 
 
 @app.command()
+def policies(
+    name: Annotated[str | None, typer.Argument(help="Only this one, in detail.", show_default=False)] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
+) -> None:
+    """List the planning policies: what each changes, by which rule, from which paper, and what of it is REX's own."""
+    from rex_operator.cli.policies import show_policies
+
+    problem = show_policies(name, as_json=as_json)
+    if problem:
+        _refuse(problem)
+
+
+@app.command()
 def validate(file: Manifest) -> None:
     """Check a manifest, without a cluster."""
     from rex_operator.cli.validate import validate_file
