@@ -10,7 +10,6 @@ Pure: no I/O, no clock (``now`` is monotonic seconds), and the slow part leaves 
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
@@ -20,7 +19,7 @@ import numpy as np
 
 from rex_operator.api.spec import RexJobSpec
 from rex_operator.planning import words
-from rex_operator.planning.cooldown import Cooldown, direction
+from rex_operator.planning.cooldown import Cooldown
 from rex_operator.planning.drafting import Drafting, reshared
 from rex_operator.planning.journal import Grounds, Journal
 from rex_operator.planning.knowledge import Knowledge
@@ -29,13 +28,13 @@ from rex_operator.planning.policies import POLICIES, Policy, Scene
 from rex_operator.planning.search import SearchRequest, SearchResult
 from rex_operator.planning.state import PlannerState
 from rex_operator.planning.straggler import SpeedChange
-from rex_operator.planning.trial import MAX_ADJUSTMENTS, Trial, steps_needed
+from rex_operator.planning.trial import steps_needed
+from rex_operator.planning.trials import Trials, Turn, key
 from rex_operator.planning.types import (
     CandidateSummary,
     CannotPlan,
     DecisionKind,
     DecisionRecord,
-    Evidence,
     PlanDraft,
     PlannerView,
     WorkerInfo,
@@ -77,8 +76,7 @@ class Planner:
         self._issued: PlanDraft | None = None
         self._running: PlanDraft | None = None
         self._stray = False
-        self._trial: Trial | None = None
-        self._trials = saved.trials if saved else 0
+        self._trials = Trials(self._known, self._policy, self._cooldown, saved.trials if saved else 0)
         self._searches = saved.searches if saved else 0
         self._pending: int | None = None
         self._elapsed = saved.elapsed_s if saved else 0.0
@@ -107,8 +105,7 @@ class Planner:
         the memory ceilings leave no plan for this team.
         """
         at = self._clock(now)
-        if self._trial is not None:
-            self._trial, self._trials = None, self._trials - 1
+        self._trials.void()
         self._known.team(workers, at, now)
         self._running = self._pending = None
         self._cooldown.clear()
@@ -124,7 +121,7 @@ class Planner:
         """
         at = self._clock(now)
         self._running = self._issued = draft
-        self._stray = self._trial is None and _key(draft) != _key(self._drafting.fitting(*self._incumbent, at))
+        self._stray = self._trials.running is None and key(draft) != key(self._drafting.fitting(*self._incumbent, at))
         self._known.running(version, generation, draft, step, now)
 
     def observe(self, worker_id: str, incarnation: str, generation: int, report: StepReport, now: float) -> None:
@@ -143,26 +140,27 @@ class Planner:
         self._known.devices.out_of_memory(worker, local_batch)
         if self._known.fits(plan):
             return None
-        trial, self._trial = self._trial, None
-        reason = words.out_of_memory(worker, local_batch)
-        if trial is not None:
-            self._cooldown.failed(direction(_key(trial.incumbent), _key(trial.plan)), at)
+        trial, reason = self._trials.failed(at), words.out_of_memory(worker, local_batch)
         try:
             draft = self._drafting.fitting(*self._incumbent, at)
         except CannotPlan as error:
             self.impossible = f"{reason}; {error}"
             self._note("ceiling", f"{self.impossible}.", plan, None)
             return None
-        self._incumbent, self._pending = _key(draft), None
+        self._incumbent, self._pending = key(draft), None
         after = words.plan(draft.global_batch, draft.accumulation)
         return self._issue("vetoed" if trial else "ceiling", f"{reason}: {after} instead.", draft, plan)
 
     def withdraw(self, why: str, now: float) -> PlanDraft:
         """The plan issued last is not taken up by all workers, ``why`` (a clause): return the plan to go on with."""
-        at, trial, plan = self._clock(now), self._trial, self._issued
-        reason = f"{words.plan(*_key(plan)) if plan else 'The plan'} is withdrawn: {why}."
+        at, plan = self._clock(now), self._issued
+        reason = f"{words.plan(*key(plan)) if plan else 'The plan'} is withdrawn: {why}."
+        trial = self._trials.running
         if trial is not None:
-            return self._roll_back(trial, "inconclusive", reason, at)
+            turn = self._trials.roll_back(trial, "inconclusive", reason, at)
+            return self._issue(
+                turn.kind, reason, self._drafting.fitting(*self._incumbent, at), turn.before, **turn.grounds
+            )
         self._pending = None
         draft = self._running or self._drafting.fitting(*self._incumbent, at)
         return self._issue("inconclusive", reason, draft, plan)
@@ -176,16 +174,19 @@ class Planner:
         if window is None or running is None or self._issued != running or known.ingest.stale(now):
             return None
         change = known.gauge.read(window, known.workers, running.accumulation, at)
-        if self._trial is not None and (window.diverged or self._barren(window)):
-            return self._give_up(self._trial, window, at)
+        spoiled = self._trials.spoiled(window, at)
+        if spoiled is not None:
+            return self._turn(spoiled, at)
         if self._stray:
             self._stray = False
-            reason = f"A trial of {words.plan(*_key(running))} was cut off, so it tells nothing: it may start over."
+            reason = f"A trial of {words.plan(*key(running))} was cut off, so it tells nothing: it may start over."
             return self._issue("inconclusive", reason, self._drafting.fitting(*self._incumbent, at), running)
         if not known.gauge.learned:
             return None
-        if self._trial is not None:
-            return self._try_on(self._trial, window, change, at)
+        trial = self._trials.running
+        if trial is not None:
+            turn = self._trials.go_on(trial, window, change, self._scene(at))
+            return None if turn is None else self._turn(turn, at)
         return (
             self._share_anew(running, window, change, at)
             or self._adopt(running, at)
@@ -206,15 +207,15 @@ class Planner:
 
     def _adopt(self, running: PlanDraft, at: float) -> PlanDraft | None:
         found = self._policy.adopt(self._scene(at))
-        if found is None or (found.global_batch, found.accumulation) == _key(running):
+        if found is None or (found.global_batch, found.accumulation) == key(running):
             return None
         try:
             draft = self._drafting.fitting(found.global_batch, found.accumulation, at)
         except CannotPlan:
             return None
-        if _key(draft) == _key(running):
+        if key(draft) == key(running):
             return None
-        self._incumbent, self._pending = _key(draft), None
+        self._incumbent, self._pending = key(draft), None
         self._policy.restarted()
         return self._issue("adopted", found.why, draft, running, expectation=found.gain)
 
@@ -240,8 +241,8 @@ class Planner:
             if self._known.noise.hopeless and "batch" in self._policy.about.changes:
                 self._converge(_NO_NOISE, at)
             return None
-        if self._trials >= self.spec.planner.search.max_trials:
-            self._converge(f"All {self._trials} trials are used; {words.plan(*_key(running))} stays.", at)
+        if self._trials.count >= self.spec.planner.search.max_trials:
+            self._converge(f"All {self._trials.count} trials are used; {words.plan(*key(running))} stays.", at)
             return None
         self._searches = self._pending = request.number
         return request
@@ -252,7 +253,7 @@ class Planner:
         if request.number != self._pending or result.number != self._pending:
             return None
         self._pending = None
-        if window is None or running is None or self._issued != running or self._trial is not None:
+        if window is None or running is None or self._issued != running or self._trials.running is not None:
             return None
         if len(window.ripe()) < self.spec.planner.validation.min_steps:
             return None  # a worker changed its speed meanwhile: what the search and the reference stood on is gone
@@ -267,8 +268,7 @@ class Planner:
         except CannotPlan:
             self._cooldown.wait(at)
             return None
-        self._trial = self._trial_of(running, draft, result.choice, window)
-        self._trials += 1
+        self._trials.start(running, draft, result.choice, window)
         self._convergence.leave()
         return self._issue(
             "trial-started",
@@ -279,96 +279,15 @@ class Planner:
             candidates=result.candidates,
         )
 
-    def _trial_of(self, running: PlanDraft, draft: PlanDraft, choice: CandidateSummary, window: Window) -> Trial:
-        validation, steps = self.spec.planner.validation, window.ripe()
-        keep = 2 * steps_needed(validation, np.array([s.step_s for s in steps]))
-        latest = steps[-keep:]
-        return Trial(
-            incumbent=running,
-            plan=draft,
-            choice=choice,
-            reference=np.array([s.step_s for s in latest]) / self._known.useful(running),
-            reference_losses=np.array([s.loss for s in latest if s.loss is not None]),
-            useful=self._known.useful(draft),
-            spec=validation,
-        )
-
-    # --- a trial ------------------------------------------------------------------------------------------------------
-
-    def _barren(self, window: Window) -> bool:
-        """Whether a trial's plan yields no steps that can be compared: an epoch has hardly one full batch of it."""
-        latest, fewest = self._known.latest, self.spec.planner.validation.min_steps
-        return latest is not None and latest.step - window.first >= 10 * fewest and len(window.ripe()) < fewest
-
-    def _give_up(self, trial: Trial, window: Window, at: float) -> PlanDraft:
-        name = words.plan(*_key(trial.plan))
-        if window.diverged:
-            return self._roll_back(trial, "vetoed", f"The loss diverged under {name}.", at)
-        return self._roll_back(trial, "inconclusive", f"Hardly any step of an epoch is full under {name}.", at)
-
-    def _try_on(self, trial: Trial, window: Window, change: SpeedChange | None, at: float) -> PlanDraft | None:
-        overfull = self._known.overfull()
-        if overfull is not None:
-            worker, part = overfull
-            micro_batch = _micro_batch(trial.plan, worker.worker_id)
-            if micro_batch > self.spec.batch.min_share:  # with less no worker can go on; and it did run
-                self._known.devices.out_of_memory(worker, micro_batch)
-            return self._roll_back(trial, "vetoed", words.overfull(trial, worker, part), at)
-        if change is not None:
-            self._trials -= 1
-            reason = words.voided(trial, change, window.workers, self._known.workers)
-            return self._roll_back(trial, "rebalanced", reason, at, failed=False)
-        if trial.adjustments < MAX_ADJUSTMENTS:
-            found = self._policy.rebalance(self._scene(at))
-            if found is not None:
-                draft = reshared(trial.plan, found.shares)
-                reason = words.rebalanced(found, None, window.workers, self._known.workers)
-                before = trial.plan
-                trial.restart(draft)
-                return self._issue("rebalanced", f"In the trial: {reason}", draft, before, expectation=found.gain)
-        return self._judge(trial, window, at)
-
-    def _judge(self, trial: Trial, window: Window, at: float) -> PlanDraft | None:
-        steps = window.ripe()
-        look = self._policy.due(trial, steps)
-        if look is None:
+    def _turn(self, turn: Turn, at: float) -> PlanDraft | None:
+        """Write down what was decided about a trial; return the plan to issue, None if it runs already."""
+        draft = turn.plan or self._drafting.fitting(*self._incumbent, at)
+        if turn.kind == "accepted":
+            self._incumbent = key(draft)
+        if draft == self._running:
+            self._note(turn.kind, turn.reason, turn.before, draft, **turn.grounds)
             return None
-        worse = trial.loss_is_worse(steps)
-        if worse is not None:
-            reason = f"The loss rose by {worse[1]:.1%} under {words.plan(*_key(trial.plan))} (p = {worse[0]:.2g})."
-            return self._roll_back(trial, "vetoed", reason, at)
-        judgement = self._policy.judge(trial, look, steps)
-        if judgement.verdict == "open" and not look.final:
-            return None
-        reason = words.verdict(trial, judgement)
-        self._known.remember(trial.plan, at)
-        if judgement.verdict != "better":
-            kind: DecisionKind = "rejected" if judgement.verdict == "worse" else "inconclusive"
-            return self._roll_back(trial, kind, reason, at, judgement.evidence)
-        self._trial = None
-        self._incumbent = _key(trial.plan)
-        self._cooldown.accepted(direction(_key(trial.incumbent), _key(trial.plan)), at)
-        self._policy.restarted()
-        evidence, expected = judgement.evidence, trial.choice.expected_gain
-        self._note("accepted", reason, trial.incumbent, trial.plan, evidence=evidence, expectation=expected)
-        return None
-
-    def _roll_back(
-        self,
-        trial: Trial,
-        kind: DecisionKind,
-        reason: str,
-        at: float,
-        evidence: Evidence | None = None,
-        failed: bool = True,
-    ) -> PlanDraft:
-        self._trial = None
-        if failed:
-            self._cooldown.failed(direction(_key(trial.incumbent), _key(trial.plan)), at)
-        self._policy.restarted()
-        draft = self._drafting.fitting(*self._incumbent, at)
-        expected = trial.choice.expected_gain
-        return self._issue(kind, reason, draft, trial.plan, evidence=evidence, expectation=expected)
+        return self._issue(turn.kind, turn.reason, draft, turn.before, **turn.grounds)
 
     def _converge(self, reason: str, at: float, candidates: tuple[CandidateSummary, ...] = ()) -> None:
         if self._convergence.reach(at, self._known.noise_scale()):
@@ -394,7 +313,9 @@ class Planner:
         self._journal.note(kind, reason, before, after, self._elapsed, self._known.latest, **grounds)
 
     def _scene(self, at: float, change: SpeedChange | None = None) -> Scene:
-        return replace(self._drafting.scene(self._running, at), change=change, in_trial=self._trial is not None)
+        return replace(
+            self._drafting.scene(self._running, at), change=change, in_trial=self._trials.running is not None
+        )
 
     def _clock(self, now: float) -> float:
         """Return the job time: seconds of planning over all lives of the operator."""
@@ -405,10 +326,10 @@ class Planner:
 
     def view(self) -> PlannerView:
         """Return the planner at a glance."""
-        window, trial = self._known.ingest.window, self._trial
+        window, trial = self._known.ingest.window, self._trials.running
         shown = trial.view(len(window.ripe())) if trial and window else None
         return look_at(
-            self._known, self._issued, shown, self._trials, self._journal.last, self.converged, self._now or 0.0
+            self._known, self._issued, shown, self._trials.count, self._journal.last, self.converged, self._now or 0.0
         )
 
     def state(self) -> PlannerState:
@@ -418,7 +339,7 @@ class Planner:
             elapsed_s=self._elapsed,
             global_batch=self._incumbent[0],
             accumulation=self._incumbent[1],
-            trials=self._trials - (self._trial is not None),
+            trials=self._trials.count - (self._trials.running is not None),
             searches=self._searches,
             converged=self.converged,
             noise=known.noise.state(),
@@ -429,12 +350,3 @@ class Planner:
             pauses=self._cooldown.state(),
             decisions=tuple(self.decisions)[-_KEPT_DECISIONS:],
         )
-
-
-def _micro_batch(plan: PlanDraft, worker_id: str) -> int:
-    """Samples of the worker's largest pass."""
-    return math.ceil(plan.local_batches[worker_id] / plan.accumulation)
-
-
-def _key(plan: PlanDraft) -> tuple[int, int]:
-    return plan.global_batch, plan.accumulation
