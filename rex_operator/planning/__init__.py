@@ -6,6 +6,7 @@ from rex_operator.planning.state import PlannerState
 from rex_operator.planning.types import (
     CandidateSummary,
     CannotPlan,
+    Cost,
     DecisionRecord,
     Evidence,
     PlanDraft,
@@ -19,6 +20,7 @@ from rex_operator.planning.types import (
 __all__ = [
     "CandidateSummary",
     "CannotPlan",
+    "Cost",
     "DecisionRecord",
     "Evidence",
     "PlanDraft",

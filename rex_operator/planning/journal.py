@@ -10,6 +10,7 @@ from rex_operator.planning.types import (
     MAX_CANDIDATES,
     MAX_DECISIONS,
     CandidateSummary,
+    Cost,
     DecisionKind,
     DecisionRecord,
     Evidence,
@@ -27,6 +28,7 @@ class Grounds(TypedDict, total=False):
     evidence: Evidence | None
     expectation: float | None
     candidates: tuple[CandidateSummary, ...]
+    cost: Cost | None
 
 
 class Journal:
@@ -63,5 +65,6 @@ class Journal:
                 evidence=grounds.get("evidence"),
                 expectation=grounds.get("expectation"),
                 candidates=grounds.get("candidates", ())[:MAX_CANDIDATES],
+                cost=grounds.get("cost"),
             )
         )

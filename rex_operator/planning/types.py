@@ -115,7 +115,24 @@ class Evidence(Record):
     look: int
     """1 or 2: which of the two planned looks."""
     alpha: float
-    """One-sided level spent at this look."""
+    """One-sided level that ``p_better`` had to reach at this look."""
+    switchback: bool = False
+    """The incumbent ran again after the trial, and both of its windows are the reference: steady drift cancels."""
+    drift: float | None = None
+    """Relative change of the incumbent's own time from its first to its second window; None: no switchback."""
+    budget_spent: float | None = None
+    """Most false changes to be expected over all trials of the job so far, this one counted in."""
+
+
+class Cost(Record):
+    """What a trial cost, all of it: warm-up, both plans, and the way back so far as it was gone."""
+
+    steps: int
+    """Steps of the job from the trial's start to the decision."""
+    seconds: float
+    """Job time from the trial's start to the decision."""
+    samples: float
+    """Useful samples won (negative: lost) in that time against the incumbent at its usual pace."""
 
 
 class CandidateSummary(Record):
@@ -127,6 +144,10 @@ class CandidateSummary(Record):
     """Predicted relative change of the objective against what ran."""
     ei: float
     """Expected improvement of the logarithm of the objective, less what trying costs; 0 if nothing is to be won."""
+    chance: float = 0.0
+    """Chance that it is better by the practical margin, and fits in memory."""
+    trial_s: float = 0.0
+    """Seconds that its trial is expected to take."""
 
 
 class DecisionRecord(Record):
@@ -144,6 +165,8 @@ class DecisionRecord(Record):
     expectation: float | None = None
     """Relative gain that was predicted beforehand."""
     candidates: Annotated[tuple[CandidateSummary, ...], Field(max_length=MAX_CANDIDATES)] = ()
+    cost: Cost | None = None
+    """Of the trial that the decision ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +193,8 @@ class TrialView:
     needed: int
     """Steps at which the next look is taken."""
     look: int
+    back: bool = False
+    """The incumbent runs again, for the second part of the reference."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +217,10 @@ class PlannerView:
     trial: TrialView | None = None
     trials: int = 0
     """Trials started so far."""
+    budget_spent: float = 0.0
+    """Most false changes to be expected over all trials so far."""
+    next_level: float = 0.0
+    """One-sided level that the next trial has to reach."""
     converged: bool = False
     diverged: bool = False
     """A step of the present plan had a loss that was not finite."""
