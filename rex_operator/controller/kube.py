@@ -9,6 +9,7 @@ fields that a newer API server knows; dictionaries keep them. Each call has a ti
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -92,14 +93,21 @@ class Kube:
                 return cls(client.ApiClient(settings))
             except config.ConfigException:
                 pass  # not in a cluster: the kubeconfig of the person who runs this
-        try:
-            await config.load_kube_config(  # type: ignore[no-untyped-call]
-                config_file=kubeconfig, client_configuration=settings
-            )
-        except (config.ConfigException, YAMLError, KeyError, TypeError, ValueError) as error:
-            where = kubeconfig or "no pod's service account, and the default kubeconfig"
-            raise KubeError(0, "BadKubeconfig", f"{where}: cannot be used: {str(error)[:300]}") from None
+        await _load(settings, kubeconfig, None, kubeconfig or "no pod's service account, and the default kubeconfig")
         return cls(client.ApiClient(settings))
+
+    @classmethod
+    async def connect_as_user(cls, kubeconfig: str | None, context: str | None) -> tuple[Kube, str]:
+        """Connect as kubectl does: the file given, else ``$KUBECONFIG``, else the home folder's, which stay unchanged.
+
+        Returns the connection and the context's namespace. Raises ``KubeError``.
+        """
+        settings = client.Configuration()
+        if kubeconfig is not None and not Path(kubeconfig).is_file():
+            raise KubeError(0, "BadKubeconfig", f"{kubeconfig}: no such kubeconfig file")
+        where = kubeconfig or os.environ.get("KUBECONFIG") or "~/.kube/config"
+        namespace = await _load(settings, kubeconfig, context, where)
+        return cls(client.ApiClient(settings)), namespace
 
     def credentials(self) -> Object:
         """How we connect, in the terms of ``kopf.ConnectionInfo``; holds secrets."""
@@ -252,6 +260,17 @@ class Kube:
             raise KubeError(0, "Unreachable", f"the API server cannot be reached: {error!r}") from error
         response: aiohttp.ClientResponse = answer.response
         return response
+
+
+async def _load(settings: client.Configuration, kubeconfig: str | None, context: str | None, where: str) -> str:
+    """Read a kubeconfig into the settings and return the namespace of its context. Raises ``KubeError``."""
+    try:
+        loader = await config.load_kube_config(  # type: ignore[no-untyped-call]
+            config_file=kubeconfig, context=context, client_configuration=settings, persist_config=False
+        )
+        return str(loader.current_context.get("context", {}).get("namespace") or "default")
+    except (config.ConfigException, YAMLError, KeyError, TypeError, ValueError, AttributeError) as error:
+        raise KubeError(0, "BadKubeconfig", f"{where}: cannot be used: {str(error)[:300]}") from None
 
 
 def _error(status: int, data: bytes) -> KubeError:

@@ -31,6 +31,7 @@ from rex_operator.planning.straggler import SpeedChange
 from rex_operator.planning.trial import steps_needed
 from rex_operator.planning.trials import Trials, Turn, key
 from rex_operator.planning.types import (
+    KEPT_DECISIONS,
     CandidateSummary,
     CannotPlan,
     DecisionKind,
@@ -43,7 +44,6 @@ from rex_operator.planning.view import look_at
 from rex_operator.planning.windows import Window
 from rex_worker.protocol import StepReport
 
-_KEPT_DECISIONS = 32
 _NO_NOISE = "No noise scale can be had (it takes two workers that report gradient norms), so the batch stays."
 
 
@@ -348,5 +348,5 @@ class Planner:
             devices=known.devices.state(),
             history=known.history.state(),
             pauses=self._cooldown.state(),
-            decisions=tuple(self.decisions)[-_KEPT_DECISIONS:],
+            decisions=tuple(self.decisions)[-KEPT_DECISIONS:],
         )

@@ -14,7 +14,9 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 MAX_DECISIONS = 64
-"""Decisions that a planner remembers."""
+"""Decisions that a planner remembers ..."""
+KEPT_DECISIONS = 32
+"""... and how many of them outlive the operator."""
 MAX_CANDIDATES = 8
 """Runners-up that a decision names."""
 MAX_NAMED_WORKERS = 64
