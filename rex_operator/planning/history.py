@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from rex_operator.planning.search import Measured, predict
+from rex_operator.planning.prediction import predict
+from rex_operator.planning.search import Measured
 from rex_operator.planning.split import WorkerModel
 from rex_operator.planning.types import Record
 

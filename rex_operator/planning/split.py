@@ -66,7 +66,7 @@ class Team:
         out = np.empty(micro_seconds.shape)
         for curve, rows in self._kinds:
             out[..., rows] = curve.largest(micro_seconds[..., rows])
-        return np.clip(out * accumulation, least, np.maximum(self._caps * accumulation, least))
+        return np.asarray(np.clip(out * accumulation, least, np.maximum(self._caps * accumulation, least)))
 
     def room(self, accumulation: int) -> float:
         """Return the most samples per step that the ceilings allow; infinity if a worker has none."""

@@ -10,16 +10,19 @@ Importing this module takes seconds (scikit-learn); only a search does it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy import stats
+import numpy.typing as npt
+from scipy import special
 from skopt.learning import GaussianProcessRegressor
 from skopt.learning.gaussian_process.kernels import ConstantKernel, Matern
 from threadpoolctl import threadpool_limits
 
 from rex_operator.planning.curves import Array
+
+Chosen = npt.NDArray[np.bool_]
 
 _one_core: Any = threadpool_limits
 _Regressor: Any = GaussianProcessRegressor  # the library has no types
@@ -32,9 +35,59 @@ _AMPLITUDES = (0.02, 0.04, 0.08)
 """Considered sizes of the curves' error (standard deviation of the log): about 5 % is what field data show."""
 _LENGTHS = (0.7, 1.5, 3.0)
 """Considered distances, in doublings of the batch, over which that error stays alike."""
+_DRAWS = 512
+"""Draws behind the chance that any of many, which are alike, is better."""
 
 
-def gains(
+@dataclass(frozen=True, slots=True)
+class Belief:
+    """What m candidates may gain over the running plan: a mixture of k joint normal distributions."""
+
+    weights: Array
+    """(k,) of the hyper-parameters' settings; they sum to 1."""
+    means: Array
+    """(k, m) of the gain of the log objective."""
+    deviations: Array
+    """(k, m)"""
+    covariance: Array
+    """(m, m) under the likeliest setting."""
+
+    def expected(self) -> Array:
+        """Return the expected gain, (m,)."""
+        return self._mixed(self.means)
+
+    def improvement(self, margin: float) -> Array:
+        """Return E[max(0, gain - margin)], (m,) (Snoek et al. 2012)."""
+        return self._mixed(_above(self.means - margin, self.deviations))
+
+    def loss(self) -> Array:
+        """Return E[max(0, -gain)], (m,): what is lost per unit of time while a candidate is on trial."""
+        return self._mixed(_above(-self.means, self.deviations))
+
+    def chance(self, margin: float) -> Array:
+        """Return each candidate's chance to gain more than ``margin``, (m,)."""
+        return self._mixed(special.ndtr((self.means - margin) / self.deviations))
+
+    def chance_of_any(self, margin: float, allowed: Chosen) -> float:
+        """Return the chance that at least one of the ``allowed`` candidates (m, bool) gains more than ``margin``.
+
+        By fixed draws from the joint distribution under the likeliest setting: neighbours rise and fall together, so
+        their chances neither add up nor multiply.
+        """
+        if not allowed.any():
+            return 0.0
+        mean = self.means[int(np.argmax(self.weights))][allowed]
+        covariance = self.covariance[np.ix_(allowed, allowed)]
+        values, vectors = np.linalg.eigh(covariance)
+        draws = np.random.default_rng(0).standard_normal((_DRAWS, mean.size))
+        gains = mean + draws @ (vectors * np.sqrt(np.maximum(values, 0.0))).T
+        return float((gains.max(axis=1) > margin).mean())
+
+    def _mixed(self, per_setting: Array) -> Array:
+        return np.asarray(self.weights @ per_setting)
+
+
+def believe(
     tried: Array,
     residuals: Array,
     variances: Array,
@@ -42,35 +95,32 @@ def gains(
     current: Array,
     prior_gain: Array,
     spread: Array,
-) -> tuple[Array, Array, Array]:
-    """Return what each candidate may gain, for every setting of the hyper-parameters, and the settings' weights.
+) -> Belief:
+    """Return what each candidate may gain.
 
     Args:
-        tried: (n, 2) plans that ran, as (log2 batch, half of log2 accumulation).
+        tried: (n, 2) places of the plans that ran.
         residuals: (n,) measured minus predicted log step time.
         variances: (n,) noise variances of the residuals.
-        candidates: (m, 2) plans in question.
-        current: (2,) the plan that runs.
+        candidates: (m, 2) places of the plans in question.
+        current: (2,) place of the plan that runs.
         prior_gain: (m,) gain of the log objective over the current plan that the curves predict.
-        spread: (m,) additional standard deviation where the curves extrapolate.
-
-    Returns:
-        ``(weights, mean, deviation)``: settings' posterior weights (k,), and for each setting and candidate the mean
-        and the standard deviation of the gain, (k, m).
+        spread: (m,) additional standard deviation where the curves join or continue what was measured.
     """
     everything = np.vstack([current, candidates])
-    evidence, means, deviations = [], [], []
+    evidence, means, deviations, covariances = [], [], [], []
     with _one_core(1):  # matrices this small lose more by waking other cores than they win
         for amplitude in _AMPLITUDES:
             for length in _LENGTHS:
-                score, mean, covariance = _posterior(tried, residuals, variances, everything, amplitude, length)
-                own, others = covariance[0, 0], np.diag(covariance)[1:]
-                variance = np.maximum(0.0, own + others - 2 * covariance[0, 1:])
+                score, mean, joint = _posterior(tried, residuals, variances, everything, amplitude, length)
+                gain = joint[0, 0] + joint[1:, 1:] - joint[:1, 1:] - joint[1:, :1] + np.outer(spread, spread)
                 evidence.append(score)
                 means.append(prior_gain - (mean[1:] - mean[0]))
-                deviations.append(np.sqrt(variance + spread**2))
+                deviations.append(np.sqrt(np.maximum(np.diag(gain), 1e-12)))
+                covariances.append(gain)
     weights = np.exp(np.array(evidence) - max(evidence))
-    return weights / weights.sum(), np.array(means), np.array(deviations)
+    likeliest = covariances[int(np.argmax(weights))]
+    return Belief(weights / weights.sum(), np.array(means), np.array(deviations), likeliest)
 
 
 def _posterior(
@@ -86,13 +136,7 @@ def _posterior(
     return float(model.log_marginal_likelihood_value_), mean, covariance
 
 
-def expected_improvement(mean: Array, deviation: Array, margin: float) -> Array:
-    """Return E[max(0, gain - margin)] for normal gains (Snoek et al. 2012)."""
-    safe = np.maximum(deviation, 1e-12)
-    z = (mean - margin) / safe
-    return np.asarray((mean - margin) * stats.norm.cdf(z) + safe * stats.norm.pdf(z))
-
-
-def mixture(weights: Array, per_setting: Sequence[Array] | Array) -> Array:
-    """Average over the hyper-parameter settings."""
-    return np.asarray(weights @ np.asarray(per_setting))
+def _above(mean: Array, deviation: Array) -> Array:
+    """Return E[max(0, x)] of normal x."""
+    z = mean / deviation
+    return np.asarray(mean * special.ndtr(z) + deviation * np.exp(-(z**2) / 2) / np.sqrt(2 * np.pi))

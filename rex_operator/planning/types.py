@@ -34,6 +34,7 @@ DecisionKind = Literal[
     "vetoed",
     "ceiling",
     "rescaled",
+    "advised",
 ]
 
 
@@ -53,6 +54,8 @@ class WorkerInfo:
     """Known memory ceiling in samples per micro-batch; None: learned."""
     memory_bytes: int = 0
     """Of the device; 0 where that is not known."""
+    pool: str = ""
+    """Pool of the job that it is of: what it costs and draws stands there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,6 +229,16 @@ class PlannerView:
     converged: bool = False
     diverged: bool = False
     """A step of the present plan had a loss that was not finite."""
+    price_per_hour: float | None = None
+    """Of the present workers; None unless all their pools have a price."""
+    price_per_million: float | None = None
+    """For a million useful samples at the present rate."""
+    watts: float | None = None
+    """Modelled draw of all devices; None where that of one is not known."""
+    joules_per_sample: float | None = None
+    """Modelled, per useful sample."""
+    advice: str | None = None
+    """Which workers do not pay for themselves, if any and if the objective is a price or energy."""
     last_decision: DecisionRecord | None = None
     set_aside: Mapping[str, int] = field(default_factory=dict)
     """Reports that were not used, by reason."""

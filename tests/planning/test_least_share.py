@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from rex_operator.planning import CannotPlan, PlanDraft, Planner, PlannerState, WorkerInfo
 from rex_operator.planning.curves import Point, StepTimeCurve
 from rex_operator.planning.devices import Devices
-from rex_operator.planning.search import SearchRequest, candidates, predict, run_search
+from rex_operator.planning.prediction import predict
+from rex_operator.planning.search import SearchRequest, candidates, run_search
 from rex_operator.planning.split import WorkerModel, even_split, split
 from tests.planning.simulated import A100, MIX, T4, V100, Device, Job, spec
 

@@ -1,0 +1,93 @@
+"""How long would a step of another plan take, what would it be worth, and would it fit?
+
+The curves know single workers; a plan is as slow as its slowest worker at the best split. Searching for the best split
+of each of a hundred candidates would repeat the same bisection over and over, so the samples that a team finishes
+within a time are tabulated once per number of passes, for all workers and times in one go, and read backwards.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from rex_operator.planning.curves import Array
+from rex_operator.planning.split import Team, WorkerModel
+
+_TIMES = 96
+"""Points of a table; between them the logarithms are joined by lines."""
+_UNKNOWN_MEMORY = 0.2
+"""Hazard of running out of memory per doubling of the micro-batch beyond the largest that ran."""
+
+
+def predict(
+    models: Sequence[WorkerModel], overhead_s: float, plans: Sequence[tuple[int, int]], min_share: int = 1
+) -> Array:
+    """Return the predicted seconds per step of each plan at its best split; NaN where `split` knows none."""
+    team = Team(models)
+    out = np.full(len(plans), np.nan)
+    for passes in {p for _, p in plans}:
+        rows = [i for i, (_, p) in enumerate(plans) if p == passes]
+        batches = np.array([plans[i][0] for i in rows], dtype=np.float64)
+        least = min_share * passes
+        if min_share == 1 and batches.min() < passes * len(team):
+            least = 1  # as `split` has it: some passes of some workers are empty
+        smallest = team.times(np.full(len(team), least), passes)
+        low = float(smallest.min()) / 2
+        high = 2 * low
+        top = min(float(batches.max()), team.room(passes))
+        while team.fit_within(high, passes, least).sum() < top * (1 - 1e-9):
+            high *= 2
+        times = np.geomspace(low, high, _TIMES)
+        done = team.fit_within(times, passes, least).sum(axis=-1)
+        done = np.maximum.accumulate(done) + 1e-9 * np.arange(_TIMES)
+        seconds = np.exp(np.interp(np.log(batches), np.log(done), np.log(times)))
+        seconds = np.maximum(seconds, smallest.max()) + overhead_s  # nobody can take less than ``least``
+        possible = (batches <= team.room(passes)) & ((min_share == 1) | (batches >= least * len(team)))
+        out[rows] = np.where(possible, seconds, np.nan)
+    return out
+
+
+def log_objective(batch: Array, seconds: Array, noise_scale: float | None, initial: int) -> Array:
+    """Return the logarithm of goodput (or of throughput, when no noise scale is given)."""
+    wasted = 0.0 if noise_scale is None else np.log((noise_scale + batch) / (noise_scale + initial))
+    return np.asarray(np.log(batch) - wasted - np.log(seconds))
+
+
+def chance_to_fit(
+    models: Sequence[WorkerModel],
+    proven: Sequence[float],
+    plans: Sequence[tuple[int, int]],
+    compute_s: Array,
+    min_share: int,
+) -> Array:
+    """Return the chance that no worker runs out of memory, from how far beyond the proven size each would go."""
+    team, safe = Team(models), np.array(proven)
+    out = np.empty(len(plans))
+    passes = np.array([p for _, p in plans])
+    for each in np.unique(passes):
+        rows = np.flatnonzero(passes == each)
+        shares = team.fit_within(np.maximum(compute_s[rows], 1e-12), int(each), min_share * int(each))
+        furthest = (np.ceil(shares / each - 1e-9) / safe).max(axis=-1)
+        out[rows] = np.exp(-_UNKNOWN_MEMORY * np.log2(np.maximum(1.0, furthest)))
+    return out
+
+
+def untried(plans: Sequence[tuple[int, int]], ran: Sequence[tuple[int, int]]) -> tuple[Array, Array]:
+    """Return how far each plan's micro-batch lies from those that ran, in doublings.
+
+    Two parts: the distance to the nearest one, if it lies between some, and the distance beyond all of them.
+    """
+    micro, known = (np.log2([b / p for b, p in them]) for them in (plans, ran))
+    beyond = np.maximum(0.0, np.maximum(micro - known.max(), known.min() - micro))
+    nearest = np.abs(micro[:, None] - known[None, :]).min(axis=1)
+    return np.where(beyond > 0, 0.0, nearest), beyond
+
+
+def sizes_between(low: int, high: int, per_doubling: int) -> set[int]:
+    """Return whole numbers from ``low`` to ``high``, both included, about evenly spaced by their ratio."""
+    if high <= low:
+        return {low} if high == low else set()
+    count = max(2, round(math.log2(high / low) * per_doubling) + 1)
+    return set(np.rint(np.geomspace(low, high, count)).astype(int).tolist())
