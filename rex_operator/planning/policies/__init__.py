@@ -2,11 +2,19 @@
 
 from rex_operator.planning.policies.always_accept import AlwaysAccept
 from rex_operator.planning.policies.base import About, Adoption, Base, Policy, Rebalance, Scene
+from rex_operator.planning.policies.boa import Boa
+from rex_operator.planning.policies.dlb import Dlb
 from rex_operator.planning.policies.even import Even
+from rex_operator.planning.policies.lb_bsp import LbBsp
+from rex_operator.planning.policies.lbb import Lbb
+from rex_operator.planning.policies.omnilearn import OmniLearn
 from rex_operator.planning.policies.raw_mwu import RawMwu
 from rex_operator.planning.policies.rex import Rex
+from rex_operator.planning.policies.saddle import Saddle
 
-POLICIES: dict[str, type[Policy]] = {policy.about.name: policy for policy in (Rex, Even, RawMwu, AlwaysAccept)}
+POLICIES: dict[str, type[Policy]] = {
+    policy.about.name: policy for policy in (Rex, Even, Lbb, LbBsp, Boa, Dlb, OmniLearn, Saddle, RawMwu, AlwaysAccept)
+}
 """REX first, the rivals after it."""
 
 __all__ = ["POLICIES", "About", "Adoption", "Base", "Even", "Policy", "Rebalance", "Rex", "Scene"]
