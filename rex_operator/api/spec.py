@@ -15,6 +15,7 @@ from pydantic.alias_generators import to_camel
 
 from rex_operator.api.cel import rules
 from rex_operator.api.quantity import QUANTITY_PATTERN, check_resource, parse_quantity
+from rex_operator.api.watts import KNOWN, published
 from rex_worker.pod import MAX_DEVICES
 
 MAX_POOLS = 16
@@ -72,6 +73,9 @@ PolicyName = Literal[
     "raw-mwu",
     "always-accept",
 ]
+
+
+Objective = Literal["goodput", "throughput", "cost", "energy"]
 
 
 class ApiModel(BaseModel):
@@ -144,6 +148,38 @@ class Toleration(ApiModel):
     """How long a ``NoExecute`` taint is tolerated; absent: for ever."""
 
 
+Watts = Annotated[float, Field(ge=0, le=100_000)]
+
+
+class MeasuredWatts(ApiModel):
+    """A device's average power while it computes, as its own meter told it."""
+
+    local_batch: Batch
+    """Samples per micro-batch."""
+    watts: Annotated[float, Field(gt=0, le=100_000)]
+
+
+class Power(ApiModel):
+    """What a device of the pool draws."""
+
+    model_config = ConfigDict(
+        json_schema_extra=rules(("self.idleWatts <= self.maxWatts", "idleWatts is more than maxWatts"))
+    )
+
+    idle_watts: Watts
+    """While it waits for others, with a job on it."""
+    max_watts: Annotated[float, Field(gt=0, le=100_000)]
+    """The most that it may draw: its power limit."""
+    measured: Annotated[list[MeasuredWatts], Field(max_length=8)] = []
+    """Two to five measurements of this very job make the model's watts several times nearer to the truth."""
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if self.idle_watts > self.max_watts:
+            raise ValueError(f"idleWatts ({self.idle_watts:g}) is more than maxWatts ({self.max_watts:g})")
+        return self
+
+
 class Pool(ApiModel):
     """A kind of device that the job may use."""
 
@@ -169,8 +205,8 @@ class Pool(ApiModel):
     """Name of the pool within the job."""
     min_workers: Annotated[int, Field(ge=0, le=MAX_WORKERS)] = 0
     """Workers of this pool without which the job does not train."""
-    max_workers: Workers = 1
-    """Most workers of this pool."""
+    max_workers: Annotated[int, Field(ge=0, le=MAX_WORKERS)] = 1
+    """Most workers of this pool; 0 leaves it out."""
     devices_per_pod: Annotated[int, Field(ge=1, le=MAX_DEVICES)] = 1
     """Devices, and so workers, of each pod. With more than 1 the trainer's command is
     ``python -m rex_worker.launch -- python train.py``, and the numbers of workers are multiples of it."""
@@ -181,6 +217,10 @@ class Pool(ApiModel):
     resources: Resources = Resources()
     max_local_batch: Annotated[int | None, Field(ge=1, le=MAX_BATCH)] = None
     """Memory ceiling in samples per worker and micro-batch; learned when absent."""
+    price_per_hour: Annotated[float | None, Field(ge=0, le=1_000_000)] = None
+    """Price of one device for an hour, in any currency that all pools share; ``objective: cost`` needs it."""
+    power: Power | None = None
+    """What one device draws; absent: as published for the kind of device, where it is a known one."""
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:
@@ -306,8 +346,9 @@ class PlannerSpec(ApiModel):
     policy: PolicyName = "rex"
     """``rex``: re-split and search while training; ``even``: equal shares, never changed (the baseline); the others are
     published rivals, told by ``rex policies``."""
-    objective: Literal["goodput", "throughput"] = "goodput"
-    """What a change must improve: samples/s x statistical efficiency, or samples/s alone."""
+    objective: Objective = "goodput"
+    """What a change must improve: samples/s x statistical efficiency (``goodput``), samples/s alone (``throughput``),
+    useful samples per price (``cost``) or per joule (``energy``)."""
     validation: Validation = Validation()
     search: SearchLimits = SearchLimits()
 
@@ -386,6 +427,17 @@ class RexJobSpec(ApiModel):
                 "a pool's maxLocalBatch is less than batch.minShare: its workers could take no part",
             ),
             (
+                "self.planner.objective != 'cost' || (self.pools.all(p, has(p.pricePerHour))"
+                " && self.pools.exists(p, p.pricePerHour > 0.0))",
+                "objective cost needs pricePerHour of every pool, and one above 0; without prices choose goodput",
+            ),
+            (
+                "self.planner.objective != 'energy' || self.pools.all(p, has(p.power)"
+                " || (has(p.nodeSelector) && 'rex.dev/device' in p.nodeSelector"
+                f" ? p.nodeSelector['rex.dev/device'] : p.name).lowerAscii().matches('{KNOWN}'))",
+                "objective energy: a pool's device is not in the catalogue; set its power (idleWatts and maxWatts)",
+            ),
+            (
                 "self.pools.all(p, self.pools.exists_one(q, q.name == p.name))",
                 "two pools have the same name",
             ),
@@ -457,6 +509,7 @@ class RexJobSpec(ApiModel):
                     f"pools: maxLocalBatch ({pool.max_local_batch}) of {pool.name} is less than batch.minShare"
                     f" ({share}): its workers could take no part"
                 )
+        self._check_objective()
         most = sum(self.filled().values())
         if most < self.workers.min:
             raise ValueError(
@@ -464,6 +517,29 @@ class RexJobSpec(ApiModel):
                 f" ({self.batch.max}), fewer than min ({self.workers.min}); let all be multiples of devicesPerPod"
             )
         return self
+
+    def _check_objective(self) -> None:
+        prices = {pool.name: pool.price_per_hour for pool in self.pools}
+        if self.planner.objective == "cost":
+            missing = [name for name, price in prices.items() if price is None]
+            if missing:
+                raise ValueError(
+                    f"planner.objective cost needs pools[].pricePerHour; it is missing for {', '.join(missing)}"
+                    " (0 for a device that costs nothing)"
+                )
+            if not any(prices.values()):
+                raise ValueError(
+                    "planner.objective cost: pricePerHour is 0 for all pools, so nothing can be saved; set prices or"
+                    " choose goodput"
+                )
+        if self.planner.objective == "energy":
+            unknown = [p for p in self.pools if p.power is None and published(p.device) is None]
+            if unknown:
+                names = ", ".join(f"{pool.name} (device {pool.device})" for pool in unknown)
+                raise ValueError(
+                    f"planner.objective energy: it is not known what the devices of {names} draw; set pools[].power"
+                    " with idleWatts and maxWatts"
+                )
 
     def filled(self) -> dict[str, int]:
         """Workers per pool where there is room for all: the pools' minimums first, then as listed, in whole pods.

@@ -363,5 +363,9 @@ class Coordinator:
 
 
 def _planned_by(spec: RexJobSpec) -> tuple[object, ...]:
-    """What of a wish the planner goes by; memory ceilings and numbers of workers reach it with each group."""
-    return spec.batch, spec.learning_rate, spec.planner
+    """What of a wish the planner goes by; memory ceilings and numbers of workers reach it with each group.
+
+    What pays, though, hangs on what the pools cost and on how few workers there may be.
+    """
+    priced = (spec.pools, spec.workers.min) if spec.planner.objective in ("cost", "energy") else ()
+    return spec.batch, spec.learning_rate, spec.planner, [(p.price_per_hour, p.power) for p in spec.pools], priced

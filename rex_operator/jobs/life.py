@@ -118,7 +118,9 @@ class Life:
 
     def info(self) -> WorkerInfo:
         """What the planner needs to know of it."""
-        return WorkerInfo(self.worker_id, self.incarnation, self.device, self.max_local_batch, self.memory_bytes)
+        return WorkerInfo(
+            self.worker_id, self.incarnation, self.device, self.max_local_batch, self.memory_bytes, self.pool
+        )
 
     def member(self) -> Member:
         """Its entry in a Membership."""

@@ -57,6 +57,15 @@ def changed(path: str, value: Any, base: Manifest | None = None) -> Manifest:
     return result
 
 
+def priced(objective: str, *prices: float | None, device: str = "t4") -> Manifest:
+    """The good manifest with an objective, prices of its two pools (None: none) and a device of the second one."""
+    result = changed("spec.planner", {"objective": objective})
+    for pool, price in zip(result["spec"]["pools"], prices, strict=False):
+        if price is not None:
+            pool["pricePerHour"] = price
+    return changed("spec.pools.1.nodeSelector", {"rex.dev/device": device}, result)
+
+
 Bad = tuple[str, Callable[[], Manifest], str]
 
 GPU = "spec.pools.0.resources.limits"
@@ -132,6 +141,22 @@ BAD: list[Bad] = [
     ("two_pools_of_one_name", _set("spec.pools.1.name", "fast"), "pools"),
     ("steps_out_of_order", _set("spec.planner", {"validation": {"minSteps": 500}}), "minSteps"),
     ("template_missing", lambda: changed("spec.template-", None), "template"),
+    ("objective_unknown", _set("spec.planner", {"objective": "profit"}), "objective"),
+    ("cost_without_prices", lambda: priced("cost"), "pricePerHour"),
+    ("cost_with_a_price_missing", lambda: priced("cost", 3.0), "pricePerHour"),
+    ("cost_of_nothing", lambda: priced("cost", 0, 0), "pricePerHour"),
+    ("price_below_zero", _set("spec.pools.0.pricePerHour", -0.5), "pricePerHour"),
+    ("price_is_absurd", _set("spec.pools.0.pricePerHour", 1e9), "pricePerHour"),
+    ("energy_of_an_unknown_device", lambda: priced("energy", device="abacus-1"), "idleWatts"),
+    ("energy_of_a_device_that_only_sounds_known", lambda: priced("energy", device="t4000"), "idleWatts"),
+    ("idle_above_the_limit", _set("spec.pools.0.power", {"idleWatts": 80, "maxWatts": 70}), "idleWatts"),
+    ("no_power_at_all", _set("spec.pools.0.power", {"idleWatts": 0, "maxWatts": 0}), "maxWatts"),
+    ("half_a_power", _set("spec.pools.0.power", {"maxWatts": 70}), "idleWatts"),
+    (
+        "too_many_measured_watts",
+        _set("spec.pools.0.power", {"idleWatts": 9, "maxWatts": 70, "measured": [{"localBatch": 8, "watts": 40}] * 9}),
+        "measured",
+    ),
     ("policy_unknown", _set("spec.planner", {"policy": "magic"}), "policy"),
     ("name_too_long", lambda: changed("metadata.name", "x" * 64), "name"),
     ("name_with_a_dot", lambda: changed("metadata.name", "a.b"), "name"),

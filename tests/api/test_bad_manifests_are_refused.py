@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rex_operator.api import InvalidJob, RexJob
-from tests.api.manifests import BAD, Bad, changed, manifest
+from tests.api.manifests import BAD, Bad, changed, manifest, priced
 
 
 def test_the_good_manifest_is_accepted() -> None:
@@ -50,3 +50,23 @@ def test_workers_that_no_whole_pods_make_are_refused() -> None:
     pools = [{"name": "fast", "maxWorkers": 8, "devicesPerPod": 4}]
     with pytest.raises(InvalidJob, match=r"whole pods of these pools make 4 workers within max \(7\) .*fewer than min"):
         RexJob.from_manifest(changed("spec.pools", pools, changed("spec.workers", {"min": 5, "max": 7})))
+
+
+@pytest.mark.parametrize(
+    "device", ["Tesla-T4", "NVIDIA-A100-SXM4-40GB", "nvidia-geforce-rtx-2080-ti", "h100", "V100.PCIe"]
+)
+def test_known_devices_need_no_power(device: str) -> None:
+    assert RexJob.from_manifest(priced("energy", device=device)).spec.planner.objective == "energy"
+
+
+def test_what_an_objective_lacks_is_told_with_the_pool() -> None:
+    with pytest.raises(InvalidJob, match=r"needs pools\[\].pricePerHour; it is missing for slow \(0 for"):
+        RexJob.from_manifest(priced("cost", 3.0))
+    with pytest.raises(InvalidJob, match=r"the devices of slow \(device abacus\) draw; set pools\[\].power"):
+        RexJob.from_manifest(priced("energy", device="abacus"))
+
+
+def test_a_device_may_cost_nothing_and_a_pool_may_be_left_out() -> None:
+    job = RexJob.from_manifest(changed("spec.pools.1.maxWorkers", 0, priced("cost", 3.0, 0)))
+    assert [pool.price_per_hour for pool in job.spec.pools] == [3.0, 0.0]
+    assert job.spec.filled() == {"fast": 2, "slow": 0}
