@@ -178,6 +178,7 @@ class Job:
         compute = {w: self._seconds(w, shares[w], plan.accumulation) * self._noisy(w) for w in self.devices}
         slowest = max(compute.values())
         took = slowest + self.overhead_s * _positive(self.rng.normal(1.0, 0.1))
+        passes = self.samples // self.epoch
         self.now += took
         self.step += 1
         self.samples += min(left, plan.global_batch)
@@ -201,6 +202,7 @@ class Job:
                 diverged=not math.isfinite(loss),
                 local_grad_sq=local,
                 global_grad_sq=whole,
+                epoch=passes,
             )
             self.planner.observe(worker, f"{worker}-life", self.generation, report, self.now)
 

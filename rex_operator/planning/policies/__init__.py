@@ -1,5 +1,6 @@
 """The planning policies, by the name that a RexJob selects them with."""
 
+from rex_operator.planning.policies.adaptdl import AdaptDL
 from rex_operator.planning.policies.always_accept import AlwaysAccept
 from rex_operator.planning.policies.base import About, Adoption, Base, Policy, Rebalance, Scene
 from rex_operator.planning.policies.boa import Boa
@@ -13,7 +14,8 @@ from rex_operator.planning.policies.rex import Rex
 from rex_operator.planning.policies.saddle import Saddle
 
 POLICIES: dict[str, type[Policy]] = {
-    policy.about.name: policy for policy in (Rex, Even, Lbb, LbBsp, Boa, Dlb, OmniLearn, Saddle, RawMwu, AlwaysAccept)
+    policy.about.name: policy
+    for policy in (Rex, Even, Lbb, LbBsp, Boa, Dlb, OmniLearn, Saddle, AdaptDL, RawMwu, AlwaysAccept)
 }
 """REX first, the rivals after it."""
 

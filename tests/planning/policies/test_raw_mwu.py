@@ -35,7 +35,7 @@ def series(rng: np.random.Generator, size: int, level: float = 1.0, rho: float =
     noise = rng.normal(size=size) * np.sqrt(1 - rho * rho)
     for i in range(1, size):
         noise[i] += rho * noise[i - 1]
-    return (level * np.exp(0.005 * noise)).tolist()
+    return [float(t) for t in level * np.exp(0.005 * noise)]
 
 
 def verdict(before: Sequence[float], after: Sequence[float]) -> str:
