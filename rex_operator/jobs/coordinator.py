@@ -51,6 +51,7 @@ class Coordinator:
         self.roster, self.progress, self.group = self.known.roster, self.known.progress, self.known.group
         self.rng = rng
         self.planner = Planner(spec, rng, saved.planner if saved is not None else None)
+        self.planner.length_is(self.progress.total_samples)
         self.ended: Ended | None = None
         self.stopping: Stop | None = None
         self._grace_until = now + RESTART_GRACE_S if saved is not None else now
@@ -81,6 +82,7 @@ class Coordinator:
         before, self.spec, self.known.spec = self.spec, spec, spec
         if self.ended is None and _planned_by(spec) != _planned_by(before):
             self.planner = Planner(spec, self.rng, self.planner.state())
+            self.planner.length_is(self.progress.total_samples)
             with suppress(CannotPlan):
                 if self.group.members:
                     self._issue(self.planner.set_workers([life.info() for life in self.group.members], now), now)
@@ -205,6 +207,7 @@ class Coordinator:
             case Ready():
                 self.planner.optimizer_is(adaptive=message.adaptive)
                 self.known.take_in(life, message, now)
+                self.planner.length_is(self.progress.total_samples)
             case _:
                 self.known.take_in(life, message, now)
 

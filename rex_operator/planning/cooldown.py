@@ -46,10 +46,9 @@ class Cooldown:
         self._any = at + self._seconds
         return pause
 
-    def accepted(self, way: Direction, at: float) -> None:
-        """Note that a trial that way was kept."""
+    def accepted(self, way: Direction) -> None:
+        """Note that a trial that way was kept: more of the same may follow at once."""
         self._pauses.pop(way, None)
-        self._any = at + self._seconds
 
     def wait(self, at: float) -> None:
         """Note that there was nothing to try now."""

@@ -38,6 +38,8 @@ class Knowledge:
         self.gauge = Gauge(self.devices)
         self.history = History(saved.history if saved else ())
         self.latest: GroupStep | None = None
+        self.total_samples = 0
+        """Of the whole run; 0: not known."""
 
     def team(self, workers: Sequence[WorkerInfo], at: float, now: float) -> None:
         """Take over a new membership: past step times are translated to it, present windows end."""
@@ -68,6 +70,12 @@ class Knowledge:
         """Return the noise scale in samples; None until it is known."""
         scale = self.noise.scale()
         return None if scale is None else scale.value
+
+    def remaining_samples(self) -> int | None:
+        """Return the samples that are left to train on; None where the end is not known."""
+        if self.total_samples == 0 or self.latest is None:
+            return None
+        return max(0, self.total_samples - self.latest.samples)
 
     def useful(self, plan: PlanDraft) -> float:
         """Return the samples of a step weighted by their statistical efficiency (all of them for throughput)."""
@@ -138,4 +146,5 @@ class Knowledge:
             error=self.gauge.error,
             noise=self.noise.scale(),
             measured=self.history.measured(at),
+            remaining_samples=self.remaining_samples(),
         )

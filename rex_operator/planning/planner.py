@@ -96,6 +96,10 @@ class Planner:
         """Learn whether the script's optimiser divides by the gradient's own size; the next draft goes by it."""
         self._known.adaptive = adaptive
 
+    def length_is(self, samples: int) -> None:
+        """Learn how many samples the whole run trains on; 0: not known. Near its end no trial pays."""
+        self._known.total_samples = samples
+
     # --- the team -----------------------------------------------------------------------------------------------------
 
     def set_workers(self, workers: Sequence[WorkerInfo], now: float) -> PlanDraft:

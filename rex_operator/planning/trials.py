@@ -127,7 +127,7 @@ class Trials:
             kind: DecisionKind = "rejected" if judgement.verdict == "worse" else "inconclusive"
             return self.roll_back(trial, kind, reason, at, judgement.evidence)
         self.running = None
-        self._cooldown.accepted(direction(key(trial.incumbent), key(trial.plan)), at)
+        self._cooldown.accepted(direction(key(trial.incumbent), key(trial.plan)))
         self._policy.restarted()
         grounds = Grounds(evidence=judgement.evidence, expectation=trial.choice.expected_gain)
         return Turn("accepted", reason, trial.incumbent, trial.plan, grounds)

@@ -72,6 +72,8 @@ class Scene:
     """Standard error of the logarithm of a worker's usual compute time in the present window."""
     noise: NoiseScale | None = None
     measured: tuple[Measured, ...] = ()
+    remaining_samples: int | None = None
+    """Samples that the job has left to train on; None: not known."""
 
     @property
     def noise_scale(self) -> float | None:

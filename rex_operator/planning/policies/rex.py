@@ -12,12 +12,16 @@ from rex_operator.planning.patience import THRESHOLD, Patience
 from rex_operator.planning.policies.base import About, Base, Rebalance, Scene
 from rex_operator.planning.search import SearchRequest
 from rex_operator.planning.split import Team, WorkerModel, even_split, split
+from rex_operator.planning.trial import steps_needed
 from rex_operator.planning.types import CannotPlan
+from rex_operator.planning.warmup import BLOCK
 
 UNEVEN = 1.10
 """Shares are also put right when the slowest worker computes this much longer than the fastest ..."""
 _SLIGHT = 0.2
 """... even for this share of the usual threshold: an idle device is a loss that the step time hardly shows."""
+_LOOKS = 1.5
+"""Looks that a trial is expected to need."""
 
 
 class Rex(Base):
@@ -123,8 +127,17 @@ class Rex(Base):
             other_passes=scene.cooldown.open("passes", scene.at),
             min_effect=spec.planner.validation.min_effect,
             min_share=spec.batch.min_share,
+            trial_steps=_trial_steps(scene),
+            remaining_samples=scene.remaining_samples,
         )
 
     @staticmethod
     def _models(scene: Scene, trust: float) -> list[WorkerModel] | None:
         return scene.devices.models(scene.workers, scene.at, trust)
+
+
+def _trial_steps(scene: Scene) -> int:
+    """Return the steps that a trial is expected to take: warm-up, settling, and one or two looks alike often."""
+    validation = scene.spec.planner.validation
+    needed = steps_needed(validation, np.array([s.step_s for s in scene.steps]))
+    return validation.warmup_steps + 2 * BLOCK + round(_LOOKS * needed)
