@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from rex_operator.planning.curves import Array
+from rex_operator.planning.power import TeamPower
 from rex_operator.planning.split import Team, WorkerModel
 
 _TIMES = 96
@@ -49,10 +50,25 @@ def predict(
     return out
 
 
-def log_objective(batch: Array, seconds: Array, noise_scale: float | None, initial: int) -> Array:
-    """Return the logarithm of goodput (or of throughput, when no noise scale is given)."""
-    wasted = 0.0 if noise_scale is None else np.log((noise_scale + batch) / (noise_scale + initial))
-    return np.asarray(np.log(batch) - wasted - np.log(seconds))
+def team_joules(
+    models: Sequence[WorkerModel],
+    power: TeamPower,
+    overhead_s: float,
+    plans: Sequence[tuple[int, int]],
+    seconds: Array,
+    min_share: int,
+) -> Array:
+    """Return the joules of a step of each plan, ``seconds`` long as `predict` has it (finite)."""
+    team, passes = Team(models), np.array([p for _, p in plans])
+    out = np.empty(len(plans))
+    for each in np.unique(passes).tolist():
+        rows = np.flatnonzero(passes == each)
+        batch = np.array([b for b, p in plans if p == each], dtype=np.float64)
+        shares = team.fit_within(np.maximum(seconds[rows] - overhead_s, 1e-12), each, min_share * each)
+        shares *= (batch / shares.sum(axis=-1))[:, None]  # a table's rounding, and what a least share is too much
+        compute = np.array([team.times(row, each) for row in shares])
+        out[rows] = power.joules(power.busy(shares, each), compute, seconds[rows])
+    return out
 
 
 def chance_to_fit(

@@ -20,7 +20,8 @@ import numpy as np
 
 from rex_operator.planning.candidates import Candidate, Range, enumerate_candidates
 from rex_operator.planning.curves import Array
-from rex_operator.planning.prediction import chance_to_fit, log_objective, predict, untried
+from rex_operator.planning.objective import log_objective
+from rex_operator.planning.prediction import chance_to_fit, predict, untried
 from rex_operator.planning.split import Team, WorkerModel
 from rex_operator.planning.types import MAX_CANDIDATES, CandidateSummary
 from rex_operator.planning.worth import Stakes, worth

@@ -10,7 +10,8 @@ import pytest
 
 from rex_operator.planning import SearchRequest, run_search
 from rex_operator.planning.curves import Point, StepTimeCurve
-from rex_operator.planning.prediction import log_objective, predict
+from rex_operator.planning.objective import log_objective
+from rex_operator.planning.prediction import predict
 from rex_operator.planning.search import Measured, candidates
 from rex_operator.planning.split import WorkerModel, split
 from rex_operator.planning.types import CannotPlan

@@ -1,0 +1,168 @@
+"""Which workers do not pay for themselves?
+
+Where the price or the energy of a job counts, its fastest team need not be its best: a slow device that costs half as
+much as a fast one, and does a tenth of its work, makes every useful sample dearer. The planner cannot send workers
+away, that is the cluster's business; it can work out what a useful sample costs with and without them, each team at its
+own best batch and split by the measured curves, and say so.
+
+Workers of a pool are alike, so a team is a number of workers per pool. Starting from the present team, whichever pool's
+cut saves most is cut, the slowest of its workers first, until no cut saves the practical margin. Pure, and slow enough
+(a few hundred milliseconds for large teams) to run with a search.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from rex_operator.planning.objective import useful_of
+from rex_operator.planning.power import DevicePower, TeamPower
+from rex_operator.planning.prediction import predict, sizes_between, team_joules
+from rex_operator.planning.split import Team, WorkerModel
+
+_PER_DOUBLING = 2
+"""Batches that are compared are a factor 2^(1/2) apart: an optimum is flat."""
+_MOST_PASSES = 64
+_MOST_CUTS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Floor:
+    """Of a pool: how few workers it may have, and how many come and go together."""
+
+    least: int = 0
+    together: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class TeamQuestion:
+    """What is to be known beside the search's request. The tuples are in the order of its models."""
+
+    pools: tuple[str, ...]
+    """Each worker's pool."""
+    floors: Mapping[str, Floor]
+    workers_min: int
+    prices: tuple[float, ...] = ()
+    """Each worker's price per hour; empty: energy is what counts."""
+    powers: tuple[DevicePower, ...] = ()
+    """Each worker's device; empty: price is what counts."""
+
+    def of(self, rows: Sequence[int]) -> tuple[tuple[float, ...], tuple[DevicePower, ...]]:
+        """Return prices and powers of these workers."""
+        return tuple(self.prices[i] for i in rows if self.prices), tuple(self.powers[i] for i in rows if self.powers)
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """Under what conditions teams are compared."""
+
+    overhead_s: float
+    """Taken to be the same for smaller teams, which is to their disadvantage."""
+    batch_min: int
+    batch_max: int
+    batch_initial: int
+    min_share: int
+    noise_scale: float | None
+    margin: float
+    """Least relative saving for which a cut is worth a word."""
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """A smaller team for which a useful sample is cheaper."""
+
+    counts: Mapping[str, int]
+    """Workers that each pool should have, where it should have fewer."""
+    without: tuple[str, ...]
+    """Ids of the workers that do not pay for themselves."""
+    saving: float
+    """Relative: 0.12 = a useful sample costs 12 % less."""
+    slower: float
+    """Relative: 0.04 = it takes 4 % longer; negative: it even takes less."""
+    by_price: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Offer:
+    spent: float
+    """Price per hour x hours, or joules, of a useful sample at the team's best plan."""
+    seconds: float
+    """Seconds of a useful sample at that plan."""
+
+
+def advise(models: Sequence[WorkerModel], question: TeamQuestion, terms: Terms) -> Advice | None:
+    """Return the smaller team that makes a useful sample cheapest; None if none does by the margin."""
+    present = list(range(len(models)))
+    first = _offer(models, present, question, terms)
+    if first is None or first.spent <= 0:
+        return None
+    team, offer = present, first
+    for _ in range(_MOST_CUTS):
+        made = [
+            (made, rows) for rows in _cuts(models, team, question) if (made := _offer(models, rows, question, terms))
+        ]
+        best = min(made, key=lambda pair: pair[0].spent, default=None)
+        if best is None or best[0].spent > offer.spent / (1 + terms.margin):
+            break
+        offer, team = best
+    if team == present:
+        return None
+    kept = [question.pools[i] for i in team]
+    gone = [i for i in present if i not in set(team)]
+    return Advice(
+        counts={pool: kept.count(pool) for pool in sorted({question.pools[i] for i in gone})},
+        without=tuple(models[i].worker_id for i in gone),
+        saving=1 - offer.spent / first.spent,
+        slower=offer.seconds / first.seconds - 1,
+        by_price=bool(question.prices),
+    )
+
+
+def _cuts(models: Sequence[WorkerModel], team: Sequence[int], question: TeamQuestion) -> Iterator[list[int]]:
+    """Give teams with fewer workers of one pool: one pod fewer, two, four ..., and as few as there may be."""
+    for pool in sorted({question.pools[i] for i in team}):
+        floor = question.floors.get(pool, Floor())
+        members = sorted((i for i in team if question.pools[i] == pool), key=lambda i: -models[i].slowness)
+        spare = min(len(members) - floor.least, len(team) - max(1, question.workers_min)) // floor.together
+        sizes = {2**i for i in range(spare.bit_length())} | {spare} if spare > 0 else set()
+        for pods in sorted(sizes):
+            gone = set(members[: pods * floor.together])
+            yield [i for i in team if i not in gone]
+
+
+def _offer(models: Sequence[WorkerModel], rows: Sequence[int], question: TeamQuestion, terms: Terms) -> _Offer | None:
+    """Return what a useful sample costs this team at best; None if no batch suits it."""
+    chosen = [models[i] for i in rows]
+    plans = _plans(chosen, terms)
+    seconds = predict(chosen, terms.overhead_s, plans, terms.min_share) if plans else np.empty(0)
+    fits = np.isfinite(seconds)
+    if not fits.any():
+        return None
+    plans, seconds = [p for p, ok in zip(plans, fits, strict=True) if ok], seconds[fits]
+    prices, powers = question.of(rows)
+    if prices:
+        spent = seconds * sum(prices) / 3600
+    else:
+        spent = team_joules(chosen, TeamPower(chosen, powers), terms.overhead_s, plans, seconds, terms.min_share)
+    useful = useful_of(np.array([b for b, _ in plans], dtype=np.float64), terms.noise_scale, terms.batch_initial)
+    # Of several plans that cost the same (nothing, say), the fastest.
+    best = np.lexsort((seconds / useful, spent / useful))[0]
+    return _Offer(float(spent[best] / useful[best]), float(seconds[best] / useful[best]))
+
+
+def _plans(models: Sequence[WorkerModel], terms: Terms) -> list[tuple[int, int]]:
+    """Return the plans that a team may be judged by: sizes over the whole allowed range, in the fewest passes or so."""
+    least = max(terms.batch_min, terms.min_share * len(models))
+    room = Team(models).room(1)
+    plans = []
+    for size in sorted(sizes_between(least, terms.batch_max, _PER_DOUBLING)):
+        fewest = max(1, math.ceil(size / room))
+        plans += [
+            (size, passes)
+            for passes in sorted({fewest, 2 * fewest})
+            if passes <= _MOST_PASSES and (passes == fewest or size >= passes * terms.min_share * len(models))
+        ]
+    return plans
