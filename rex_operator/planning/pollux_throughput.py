@@ -17,13 +17,17 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from scipy import optimize
+from threadpoolctl import threadpool_limits
 
 Array = npt.NDArray[np.float64]
 
+_one_core: Any = threadpool_limits
+"""Seven numbers are not worth threads: waking them takes longer than the fit."""
 _EPS = 1e-8
 _LOWEST = 1e-8
 _MOST_OVERLAP = 10.0
@@ -87,14 +91,15 @@ def fit(seen: Sequence[Configuration]) -> Throughput:
     nodes, replicas, sizes, accum, optim = table.T
     start, low, high = _priors(nodes, replicas, sizes, accum)
     design = _Design(nodes, replicas, sizes)
-    found = optimize.minimize(
-        _loss,
-        start,
-        args=(design, np.log(accum), np.log(optim)),
-        jac=True,
-        method="L-BFGS-B",
-        bounds=list(zip(low, high, strict=True)),
-    )
+    with _one_core(limits=1):
+        found = optimize.minimize(
+            _loss,
+            start,
+            args=(design, np.log(accum), np.log(optim)),
+            jac=True,
+            method="L-BFGS-B",
+            bounds=list(zip(low, high, strict=True)),
+        )
     theta = found.x
     if not (nodes > 1).any():
         theta[2] = max(theta[2], _DEARER * theta[4])
