@@ -40,6 +40,8 @@ MAX_NUMBER = 1e15
 """The API server compares a whole number with bounds cut to 64 bits, so a larger bound would refuse everything."""
 
 Rate = Annotated[float, Field(ge=0, le=MAX_NUMBER)]
+MAX_GAIN = 1e9
+Gain = Annotated[float, Field(ge=-MAX_GAIN, le=MAX_GAIN)]
 
 
 class Condition(ApiModel):
@@ -128,14 +130,26 @@ class WorkerFailure(ApiModel):
 
 
 class Decision(ApiModel):
-    """One decision of the planner with its evidence, shortened; the whole record is in the events and the report."""
+    """One decision of the planner with its evidence, shortened; ``rex explain`` tells all of it."""
 
     step: Count = 0
     kind: Short
     batch_from: Count | None = None
     batch_to: Count | None = None
+    expected: Gain | None = None
+    """Relative gain that was predicted beforehand (0.05 = 5 %)."""
+    effect: Gain | None = None
+    """Relative gain that was measured, with its 95 % interval."""
+    effect_low: Gain | None = None
+    effect_high: Gain | None = None
     p_value: Annotated[float | None, Field(ge=0, le=1)] = None
-    effect: Annotated[float | None, Field(ge=-1e9, le=1e9)] = None
+    """The smaller of the one-sided p-values, better and worse."""
+    level: Annotated[float | None, Field(ge=0, le=1)] = None
+    """That the p-value had to reach."""
+    trial_seconds: Rate | None = None
+    """What the trial that this ends has taken, all in all."""
+    samples_won: Annotated[float | None, Field(ge=-MAX_NUMBER, le=MAX_NUMBER)] = None
+    """Useful samples that it won (negative: lost) against going on as before."""
     reason: Annotated[str, Field(max_length=512)] = ""
 
 

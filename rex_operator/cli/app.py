@@ -1,7 +1,8 @@
 """What can be typed after ``rex``.
 
-Exit codes: 0 success, 1 the job failed, 2 bad input (nothing was started), 130 interrupted. Each command imports what
-it needs when it runs, so that ``rex --help`` answers at once and ``rex`` works where torch is not installed.
+Exit codes: 0 success, 1 the job failed, 2 bad input (nothing was started), 3 no access to a cluster, 130 interrupted.
+Each command imports what it needs when it runs, so that ``rex --help`` answers at once and ``rex`` works where torch is
+not installed.
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ from typing import Annotated, NoReturn
 
 import typer
 
-SUCCESS, FAILED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
+SUCCESS, FAILED, BAD_INPUT, NO_ACCESS, INTERRUPTED = 0, 1, 2, 3, 130
+
+NO_RECORD = "no run is recorded there (record.jsonl is missing); runs are folders such as runs/NAME-1"
 
 app = typer.Typer(
     name="rex",
@@ -63,19 +66,43 @@ def run(
 @app.command()
 def report(run_dir: RunFolder) -> None:
     """Write report.html of a run: one page with plots and the evidence of each decision, readable without a network."""
-    _need_record(run_dir)
+    if not (run_dir / "record.jsonl").is_file():
+        _refuse(f"{run_dir}: {NO_RECORD}")
     from rex_operator.report import write_report
 
     typer.echo(f"report: {write_report(run_dir)}")
 
 
 @app.command()
-def explain(run_dir: RunFolder) -> None:
-    """Tell why each plan was changed or kept: candidates, windows, p-values, effects, verdicts."""
-    _need_record(run_dir)
-    from rex_operator.cli.explain import explain_run
+def explain(
+    job: Annotated[
+        str, typer.Argument(help="Folder of a run, such as runs/digits-1, or name of a RexJob.", show_default=False)
+    ],
+    last: Annotated[int | None, typer.Option(min=1, help="Only the newest so many.", show_default=False)] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
+    namespace: Annotated[
+        str | None, typer.Option("--namespace", "-n", help="Of the RexJob. Default: the context's.", show_default=False)
+    ] = None,
+    kubeconfig: Annotated[
+        Path | None, typer.Option(help="Default: as kubectl, $KUBECONFIG or ~/.kube/config.", show_default=False)
+    ] = None,
+    context: Annotated[
+        str | None, typer.Option(help="Context of the kubeconfig. Default: the current one.", show_default=False)
+    ] = None,
+) -> None:
+    """Tell why each plan was changed or kept: what was expected and measured, how sure that is, and what it cost.
 
-    explain_run(run_dir)
+    JOB is a run's folder or a RexJob in a cluster. Exit code 3: the cluster does not let itself be asked.
+    """
+    from rex_operator.cli.decisions import CannotTell, find
+    from rex_operator.cli.explain import explain as tell
+
+    try:
+        told = find(job, namespace, str(kubeconfig) if kubeconfig else None, context)
+    except CannotTell as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(BAD_INPUT if error.bad_input else NO_ACCESS) from None
+    tell(told, last=last, as_json=as_json)
 
 
 @app.command()
@@ -118,11 +145,6 @@ def operator(context: typer.Context) -> None:
     from rex_operator.controller import main as serve
 
     sys.exit(serve(context.args))
-
-
-def _need_record(run_dir: Path) -> None:
-    if not (run_dir / "record.jsonl").is_file():
-        _refuse(f"{run_dir}: no run is recorded there (record.jsonl is missing); runs are folders such as runs/NAME-1")
 
 
 def _refuse(problem: str) -> NoReturn:

@@ -6,7 +6,9 @@ namespace; who may read RexJobs but not that ConfigMap still gets what the statu
 
 from __future__ import annotations
 
+import asyncio
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,11 +17,15 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from rex_operator.api.status import Decision, JobStatus
+from rex_operator.cli.app import NO_RECORD
 from rex_operator.planning import DecisionRecord
 from rex_operator.planning.types import KEPT_DECISIONS
 
 if TYPE_CHECKING:
     from rex_operator.controller.kube import Kube
+
+
+_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 
 
 class CannotTell(Exception):
@@ -42,6 +48,22 @@ class Told:
     """As the status tells them, where nothing better can be read."""
     note: str = ""
     """What a reader should know about the source."""
+
+
+def find(job: str, namespace: str | None, kubeconfig: str | None, context: str | None) -> Told:
+    """Read the decisions of a run's folder or, if there is none of that name, of a RexJob. Raises ``CannotTell``.
+
+    Who names a namespace, kubeconfig or context means a RexJob.
+    """
+    folder = Path(job)
+    elsewhere = any(option is not None for option in (namespace, kubeconfig, context))
+    if not elsewhere and (folder / "record.jsonl").is_file():
+        return read_run(folder)
+    if not elsewhere and (folder.exists() or "/" in job):
+        raise CannotTell(f"{job}: {NO_RECORD}", bad_input=True)
+    if not _NAME.fullmatch(job):
+        raise CannotTell(f"{job!r} is neither a run's folder nor the name of a RexJob", bad_input=True)
+    return asyncio.run(read_job(job, namespace, kubeconfig, context))
 
 
 def read_run(run_dir: Path) -> Told:
@@ -71,7 +93,7 @@ async def read_job(name: str, namespace: str | None, kubeconfig: str | None, con
     try:
         kube, usual = await Kube.connect_as_user(kubeconfig, context)
     except KubeError as error:
-        raise CannotTell(error.message, bad_input=True) from None
+        raise CannotTell(f"{name!r} is no run's folder; for a RexJob: {error.message}", bad_input=True) from None
     where = namespace or usual
     try:
         item = await kube.get(REXJOBS, where, name)

@@ -16,6 +16,11 @@ def percent(value: float | None) -> str:
     return "-" if value is None else f"{value:+.1%}"
 
 
+def points(value: float, *, sign: bool = True) -> str:
+    """Return a difference of two shares in percentage points."""
+    return f"{100 * value:{'+' if sign else ''}.1f} points"
+
+
 def duration(seconds: float) -> str:
     """Return seconds as people say them."""
     minutes, rest = divmod(round(seconds), 60)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from rex_operator.api import JobStatus
-from rex_operator.api.status import MAX_DECISIONS, MAX_NUMBER, MAX_UNACKED, Decision, PlanStatus, Progress
+from rex_operator.api.status import MAX_DECISIONS, MAX_GAIN, MAX_NUMBER, MAX_UNACKED, Decision, PlanStatus, Progress
 from rex_operator.jobs import JobView
 from rex_operator.planning import DecisionRecord
 
@@ -55,17 +55,30 @@ def _progress(view: JobView, before: Progress) -> Progress:
 
 
 def _decision(record: DecisionRecord) -> Decision:
-    evidence = record.evidence
-    p_value = None if evidence is None else min(evidence.p_better, evidence.p_worse)
-    return Decision(
-        step=record.step,
-        kind=record.kind,
-        batch_from=record.plan_from.global_batch if record.plan_from else None,
-        batch_to=record.plan_to.global_batch if record.plan_to else None,
-        p_value=None if p_value is None else _figures(min(1.0, max(0.0, p_value))),
-        effect=None if evidence is None else _figures(evidence.effect),
-        reason=record.reason,
+    evidence, cost = record.evidence, record.cost
+    figures: dict[str, float | None] = {"expected": record.expectation}
+    if evidence is not None:
+        figures["effect"] = evidence.effect
+        if evidence.interval is not None:
+            figures["effect_low"], figures["effect_high"] = evidence.interval
+        figures["p_value"] = min(1.0, max(0.0, min(evidence.p_better, evidence.p_worse)))
+        figures["level"] = min(1.0, max(0.0, evidence.alpha))
+    if cost is not None:
+        figures["trial_seconds"], figures["samples_won"] = max(0.0, cost.seconds), cost.samples
+    return Decision.model_validate(
+        {
+            "step": record.step,
+            "kind": record.kind,
+            "batch_from": record.plan_from.global_batch if record.plan_from else None,
+            "batch_to": record.plan_to.global_batch if record.plan_to else None,
+            "reason": record.reason,
+            **{name: _bounded(value) for name, value in figures.items() if value is not None},
+        }
     )
+
+
+def _bounded(value: float) -> float:
+    return _figures(min(MAX_GAIN, max(-MAX_GAIN, value)))
 
 
 def _rate(value: float | None, before: float) -> float:

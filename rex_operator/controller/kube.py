@@ -102,11 +102,11 @@ class Kube:
 
         Returns the connection and the context's namespace. Raises ``KubeError``.
         """
-        settings = client.Configuration()
-        if kubeconfig is not None and not Path(kubeconfig).is_file():
-            raise KubeError(0, "BadKubeconfig", f"{kubeconfig}: no such kubeconfig file")
         where = kubeconfig or os.environ.get("KUBECONFIG") or "~/.kube/config"
-        namespace = await _load(settings, kubeconfig, context, where)
+        if not any(Path(part).expanduser().is_file() for part in where.split(os.pathsep) if part):
+            raise KubeError(0, "BadKubeconfig", f"{where}: no such kubeconfig file")
+        settings = client.Configuration()
+        namespace = await _load(settings, where, context, where)
         return cls(client.ApiClient(settings)), namespace
 
     def credentials(self) -> Object:
