@@ -11,7 +11,8 @@ from rex_operator.planning.devices import Devices
 from rex_operator.planning.gauge import Gauge
 from rex_operator.planning.history import History
 from rex_operator.planning.learning_rate import learning_rate_factor, settled, warmup_length
-from rex_operator.planning.noise import NoiseEstimator, efficiency
+from rex_operator.planning.noise import NoiseEstimator
+from rex_operator.planning.objective import Meter, check, team_power, useful_samples
 from rex_operator.planning.policies import Scene
 from rex_operator.planning.state import PlannerState
 from rex_operator.planning.types import PlanDraft, WorkerInfo
@@ -42,7 +43,11 @@ class Knowledge:
         """Of the whole run; 0: not known."""
 
     def team(self, workers: Sequence[WorkerInfo], at: float, now: float) -> None:
-        """Take over a new membership: past step times are translated to it, present windows end."""
+        """Take over a new membership: past step times are translated to it, present windows end.
+
+        Raises ``CannotPlan`` where what the objective counts is not known of a worker.
+        """
+        check(self.spec, workers)
         before = self.devices.models(tuple(self.workers.values()), at)
         self.workers = {w.worker_id: w for w in workers}
         self.history.carry_over(before, self.devices.models(tuple(workers), at), self.gauge.overhead_s)
@@ -79,10 +84,14 @@ class Knowledge:
 
     def useful(self, plan: PlanDraft) -> float:
         """Return the samples of a step weighted by their statistical efficiency (all of them for throughput)."""
-        noise_scale = self.noise_scale()
-        if self.spec.planner.objective == "throughput" or noise_scale is None:
-            return float(plan.global_batch)
-        return plan.global_batch * efficiency(noise_scale, plan.global_batch, self.spec.batch.initial)
+        objective, initial = self.spec.planner.objective, self.spec.batch.initial
+        return useful_samples(objective, plan.global_batch, self.noise_scale(), initial)
+
+    def meter(self, at: float) -> Meter:
+        """Return what counts the cost of steps by what is known now of the present team."""
+        workers = tuple(self.workers.values())
+        power = team_power(self.spec, workers, self.devices.models(workers, at))
+        return Meter(self.spec.planner.objective, workers, power)
 
     def learning_rate_factor(self, batch: int) -> float:
         """Return the factor that goes with a batch, after a look at whether the noise scale it hangs on has moved."""

@@ -272,7 +272,7 @@ class Planner:
         except CannotPlan:
             self._cooldown.wait(at)
             return None
-        self._trials.start(running, draft, result.choice, window)
+        self._trials.start(running, draft, result.choice, window, at)
         self._convergence.leave()
         return self._issue(
             "trial-started",

@@ -2,8 +2,9 @@
 
 The reference is the window directly before, so that slow drift hits both alike; the figure compared is the time per
 useful sample, t / (B x EFF(B)), with the efficiency frozen at what was known before, so that the noise scale's own
-wandering cannot decide. Two looks are planned; what would make the numbers meaningless (a diverged loss, a clearly
-worse loss, memory) vetoes before any look.
+wandering cannot decide. (Where energy is the objective it is joules instead of time, the devices' power frozen alike.)
+Two looks are planned; what would make the numbers meaningless (a diverged loss, a clearly worse loss, memory) vetoes
+before any look.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from rex_operator.api.spec import Validation
+from rex_operator.planning.objective import Meter
 from rex_operator.planning.statistics import Sample, block_medians, hodges_lehmann, mann_whitney, spread, usable
 from rex_operator.planning.types import CandidateSummary, PlanDraft, TrialView
 from rex_operator.planning.verdict import MIN_BLOCKS, Judgement, block_length, judge, look_levels
@@ -54,11 +56,13 @@ class Trial:
     plan: PlanDraft
     choice: CandidateSummary
     reference: Sample
-    """Seconds per useful sample of the incumbent's last steps, in their order."""
+    """Seconds (or joules) per useful sample of the incumbent's last steps, in their order."""
     reference_losses: Sample
     useful: float
     """Useful samples per step of the trial: batch x frozen efficiency."""
     spec: Validation
+    meter: Meter = field(default_factory=lambda: Meter("goodput"))
+    """What counts the cost of steps, frozen too."""
     look: int = 1
     adjustments: int = 0
     _needed: int = field(default=0)
@@ -94,7 +98,7 @@ class Trial:
         return judge(self.reference, self._times(steps), look.level, self.spec.min_effect, look.number)
 
     def _times(self, steps: Sequence[GroupStep]) -> Sample:
-        return np.array([s.step_s for s in steps]) / self.useful
+        return self.meter.spent(self.plan, steps) / self.useful
 
     def loss_is_worse(self, steps: Sequence[GroupStep]) -> tuple[float, float] | None:
         """Return (p, relative increase) if the trial's loss is shown to be worse, else None."""

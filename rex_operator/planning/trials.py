@@ -43,9 +43,11 @@ class Trials:
         self.running: Trial | None = None
         self.count = count
 
-    def start(self, incumbent: PlanDraft, draft: PlanDraft, choice: CandidateSummary, window: Window) -> None:
+    def start(
+        self, incumbent: PlanDraft, draft: PlanDraft, choice: CandidateSummary, window: Window, at: float
+    ) -> None:
         """Put ``draft`` on trial; the window's latest steps are what it is compared with."""
-        validation, steps = self._known.spec.planner.validation, window.ripe()
+        validation, steps, meter = self._known.spec.planner.validation, window.ripe(), self._known.meter(at)
         keep = 2 * steps_needed(validation, np.array([s.step_s for s in steps]))
         latest = steps[-keep:]
         self.count += 1
@@ -53,10 +55,11 @@ class Trials:
             incumbent=incumbent,
             plan=draft,
             choice=choice,
-            reference=np.array([s.step_s for s in latest]) / self._known.useful(incumbent),
+            reference=meter.spent(incumbent, latest) / self._known.useful(incumbent),
             reference_losses=np.array([s.loss for s in latest if s.loss is not None]),
             useful=self._known.useful(draft),
             spec=validation,
+            meter=meter,
         )
 
     def void(self) -> None:
