@@ -13,6 +13,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from rex_operator.jobs import JobView
+from rex_operator.planning.calibration import calibrate, forecast
 
 REGISTRY = CollectorRegistry()
 
@@ -25,6 +26,12 @@ SCHEMA_DIFFERS = Gauge(
 
 _WORKING = frozenset({"ready", "running", "stale"})
 
+
+def _bias(view: JobView) -> float | None:
+    calibration = calibrate(forecast(record) for record in view.decisions)
+    return None if calibration is None else calibration.bias
+
+
 _FIGURES: dict[str, tuple[str, Callable[[JobView], float | None]]] = {
     "rex_job_workers": ("Workers that are ready or train", lambda v: sum(r.state in _WORKING for r in v.workers)),
     "rex_job_generation": ("Generation of the running group", lambda view: view.generation),
@@ -35,6 +42,17 @@ _FIGURES: dict[str, tuple[str, Callable[[JobView], float | None]]] = {
     "rex_job_progress_ratio": ("Share of the run that is done", lambda view: view.progress),
     "rex_job_samples_per_second": ("Throughput", lambda view: view.samples_per_s),
     "rex_job_goodput": ("Throughput times statistical efficiency", lambda view: view.goodput),
+    "rex_job_noise_scale": ("Gradient noise scale in samples", lambda view: view.planner.noise_scale),
+    "rex_job_trials": ("Trials of other batches so far", lambda view: view.planner.trials),
+    "rex_job_converged": ("1 while no batch is likely enough to be better", lambda view: view.converged),
+    "rex_job_error_budget_spent": (
+        "Most changes by chance alone to be expected of all trials so far",
+        lambda view: view.planner.budget_spent,
+    ),
+    "rex_job_expectation_bias_ratio": (
+        "Median of measured less expected gain over the newest judged trials; negative: too much was promised",
+        _bias,
+    ),
 }
 
 

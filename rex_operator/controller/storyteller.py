@@ -46,11 +46,16 @@ class Storyteller:
         self._recorder.tell(owner, "Warning", "Invalid", problem)
 
     def _tell_plans(self, seen: Observation) -> None:
-        """Tell the decisions that the status did not list yet; one that did was told when it was written."""
+        """Tell the decisions after the newest that the status lists; what it listed was told when it was written."""
         listed = {(entry.step, entry.kind, entry.reason) for entry in seen.status.decisions}
+        fresh: list[DecisionRecord] = []
         for record in seen.view.decisions if seen.view else ():
-            if record.kind in _TOLD and (record.step, record.kind, record.reason) not in listed:
-                self._recorder.tell(seen.owner, "Normal", _reason(record), _note(record))
+            if (record.step, record.kind, record.reason) in listed:
+                fresh.clear()
+            elif record.kind in _TOLD:
+                fresh.append(record)
+        for record in fresh:
+            self._recorder.tell(seen.owner, "Normal", _reason(record), _note(record))
 
 
 def _reason(record: DecisionRecord) -> str:
@@ -58,11 +63,14 @@ def _reason(record: DecisionRecord) -> str:
 
 
 def _note(record: DecisionRecord) -> str:
-    evidence = record.evidence
-    if evidence is None:
-        return f"step {record.step}: {record.reason}"
-    p_value = min(evidence.p_better, evidence.p_worse)
-    return (
-        f"step {record.step}: {record.reason} (effect {evidence.effect:+.1%}, p = {p_value:.3g},"
-        f" {evidence.n_reference} against {evidence.n_trial} steps)"
-    )
+    said, evidence, cost = f"step {record.step}: {record.reason}", record.evidence, record.cost
+    if evidence is not None:
+        hoped = "" if record.expectation is None else f", expected {record.expectation:+.1%}"
+        p_value = min(evidence.p_better, evidence.p_worse)
+        said += (
+            f" (effect {evidence.effect:+.1%}{hoped}, p = {p_value:.3g}, {evidence.n_reference} against"
+            f" {evidence.n_trial} steps)"
+        )
+    if cost is not None:
+        said += f" The trial took {cost.steps} steps in {cost.seconds:.0f} s."
+    return said
