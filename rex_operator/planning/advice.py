@@ -18,10 +18,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rex_operator.planning.objective import useful_of
+from rex_operator.api.spec import RexJobSpec
+from rex_operator.planning.objective import powers, rates, useful_of
 from rex_operator.planning.power import DevicePower, TeamPower
 from rex_operator.planning.prediction import predict, sizes_between, team_joules
 from rex_operator.planning.split import Team, WorkerModel
+from rex_operator.planning.types import WorkerInfo
 
 _PER_DOUBLING = 2
 """Batches that are compared are a factor 2^(1/2) apart: an optimum is flat."""
@@ -91,6 +93,27 @@ class _Offer:
     """Price per hour x hours, or joules, of a useful sample at the team's best plan."""
     seconds: float
     """Seconds of a useful sample at that plan."""
+
+
+def team_question(spec: RexJobSpec, workers: Sequence[WorkerInfo]) -> TeamQuestion | None:
+    """Return what there is to ask about the team; None where neither a price nor energy is what counts.
+
+    The question is the same for workers whose pool is not known by name: their kind of device stands for it.
+    """
+    objective, names = spec.planner.objective, {pool.name for pool in spec.pools}
+    prices = tuple(price for w in workers if (price := rates(spec, w).price_per_hour) is not None)
+    drawn = powers(spec, workers) if objective == "energy" else ()
+    if objective == "cost" and len(prices) < len(workers):
+        return None
+    if objective not in ("cost", "energy") or (objective == "energy" and not drawn):
+        return None
+    return TeamQuestion(
+        pools=tuple(w.pool if w.pool in names else w.device for w in workers),
+        floors={pool.name: Floor(pool.min_workers, pool.devices_per_pod) for pool in spec.pools},
+        workers_min=spec.workers.min,
+        prices=prices if objective == "cost" else (),
+        powers=drawn,
+    )
 
 
 def advise(models: Sequence[WorkerModel], question: TeamQuestion, terms: Terms) -> Advice | None:

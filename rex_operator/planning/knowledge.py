@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+import numpy as np
+
 from rex_operator.api.spec import RexJobSpec
 from rex_operator.planning.cooldown import Cooldown
 from rex_operator.planning.devices import Devices
@@ -12,7 +14,7 @@ from rex_operator.planning.gauge import Gauge
 from rex_operator.planning.history import History
 from rex_operator.planning.learning_rate import learning_rate_factor, settled, warmup_length
 from rex_operator.planning.noise import NoiseEstimator
-from rex_operator.planning.objective import Meter, check, team_power, useful_samples
+from rex_operator.planning.objective import Bill, Meter, check, price_per_hour, team_power, useful_samples
 from rex_operator.planning.policies import Scene
 from rex_operator.planning.state import PlannerState
 from rex_operator.planning.types import PlanDraft, WorkerInfo
@@ -20,6 +22,8 @@ from rex_operator.planning.windows import GroupStep, Ingest
 from rex_worker.protocol import StepReport
 
 _LONGEST_WINDOW = 4096
+_BILLED = 50
+"""Latest steps that tell what the team draws."""
 KEPT_FREE = 0.05
 """Of a device's memory: a trial that leaves less is at its edge, where longer inputs or fragments tip it over."""
 
@@ -92,6 +96,17 @@ class Knowledge:
         workers = tuple(self.workers.values())
         power = team_power(self.spec, workers, self.devices.models(workers, at))
         return Meter(self.spec.planner.objective, workers, power)
+
+    def bill(self, plan: PlanDraft | None, goodput: float | None, at: float) -> Bill:
+        """Return what the team costs under the running ``plan``, at ``goodput`` useful samples per second."""
+        workers, window, watts = tuple(self.workers.values()), self.ingest.window, None
+        steps = list(window.ripe()[-_BILLED:]) if window is not None else []
+        if plan is not None and window is not None and steps and tuple(plan.local_batches) == window.workers:
+            meter = self.meter(at)
+            seconds = np.array([s.step_s for s in steps])
+            if meter.power is not None and seconds.sum() > 0:
+                watts = float(meter.joules(plan, steps, seconds).sum() / seconds.sum())
+        return Bill.of(price_per_hour(self.spec, workers), watts, goodput)
 
     def learning_rate_factor(self, batch: int) -> float:
         """Return the factor that goes with a batch, after a look at whether the noise scale it hangs on has moved."""

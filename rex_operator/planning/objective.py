@@ -80,13 +80,19 @@ def price_per_hour(spec: RexJobSpec, workers: Sequence[WorkerInfo]) -> float | N
     return sum(known) if prices and len(known) == len(prices) else None
 
 
+def powers(spec: RexJobSpec, workers: Sequence[WorkerInfo]) -> tuple[DevicePower, ...]:
+    """Return what is known of each worker's draw; empty unless it is of all of them."""
+    found = [rates(spec, worker).power for worker in workers]
+    known = tuple(power for power in found if power is not None)
+    return known if len(known) == len(found) else ()
+
+
 def team_power(
     spec: RexJobSpec, workers: Sequence[WorkerInfo], models: Sequence[WorkerModel] | None
 ) -> TeamPower | None:
     """Return what the team draws; None while no device was measured, or if a device's power is not known."""
-    powers = [rates(spec, worker).power for worker in workers]
-    known = [power for power in powers if power is not None]
-    return TeamPower(models, known) if models and len(known) == len(powers) else None
+    known = powers(spec, workers)
+    return TeamPower(models, known) if models and known else None
 
 
 def check(spec: RexJobSpec, workers: Sequence[WorkerInfo]) -> None:
@@ -99,6 +105,26 @@ def check(spec: RexJobSpec, workers: Sequence[WorkerInfo]) -> None:
             f"planner.objective energy: it is not known what {unknown.device or 'the device'} of {unknown.worker_id}"
             " draws; set power (idleWatts, maxWatts) of a pool of that device, or choose goodput"
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Bill:
+    """What the present team costs, as it runs; None: not known."""
+
+    price_per_hour: float | None = None
+    price_per_million: float | None = None
+    """Of useful samples."""
+    watts: float | None = None
+    joules_per_sample: float | None = None
+    """Per useful sample."""
+
+    @classmethod
+    def of(cls, price: float | None, watts: float | None, goodput: float | None) -> Bill:
+        """Return the bill at a rate of ``goodput`` useful samples per second."""
+        if not goodput:
+            return cls(price, None, watts, None)
+        million = None if price is None else price / 3600 / goodput * 1e6
+        return cls(price, million, watts, None if watts is None else watts / goodput)
 
 
 @dataclass(frozen=True)

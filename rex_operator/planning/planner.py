@@ -19,6 +19,7 @@ import numpy as np
 
 from rex_operator.api.spec import RexJobSpec
 from rex_operator.planning import words
+from rex_operator.planning.advice import Advice
 from rex_operator.planning.cooldown import Cooldown
 from rex_operator.planning.drafting import Drafting, reshared
 from rex_operator.planning.journal import Grounds, Journal
@@ -79,6 +80,7 @@ class Planner:
         self._trials = Trials(self._known, self._policy, self._cooldown, saved.trials if saved else 0)
         self._searches = saved.searches if saved else 0
         self._pending: int | None = None
+        self._advice: Advice | None = None
         self._elapsed = saved.elapsed_s if saved else 0.0
         self._now: float | None = None
 
@@ -111,7 +113,7 @@ class Planner:
         at = self._clock(now)
         self._trials.void()
         self._known.team(workers, at, now)
-        self._running = self._pending = None
+        self._running = self._pending = self._advice = None
         self._cooldown.clear()
         self._policy.restarted()
         self._convergence.leave()
@@ -245,9 +247,11 @@ class Planner:
             if self._known.noise.hopeless and "batch" in self._policy.about.changes:
                 self._converge(_NO_NOISE, at)
             return None
-        if self._trials.count >= self.spec.planner.search.max_trials:
-            self._converge(f"All {self._trials.count} trials are used; {words.plan(*key(running))} stays.", at)
+        if self._used_up() and request.team is None:
+            self._converge(self._no_more_trials(running), at)
             return None
+        if self._used_up():  # the batch stays; which workers pay for themselves can be told all the same
+            request = replace(request, low=running.global_batch, high=running.global_batch, other_passes=False)
         self._searches = self._pending = request.number
         return request
 
@@ -262,10 +266,12 @@ class Planner:
         if len(window.ripe()) < self.spec.planner.validation.min_steps:
             return None  # a worker changed its speed meanwhile: what the search and the reference stood on is gone
         if result.choice is None:
-            if self._cooldown.blocked(at):
+            if self._cooldown.blocked(at) and not self._used_up():
                 self._cooldown.wait(at)
             else:
-                self._converge(result.reason, at, result.candidates)
+                reason = self._no_more_trials(running) if self._used_up() else result.reason
+                self._converge(reason, at, result.candidates)
+                self._advise(result.advice)
             return None
         try:
             draft = self._drafting.exactly(result.choice.global_batch, result.choice.accumulation, at)
@@ -296,6 +302,19 @@ class Planner:
     def _converge(self, reason: str, at: float, candidates: tuple[CandidateSummary, ...] = ()) -> None:
         if self._convergence.reach(at, self._known.noise_scale()):
             self._note("converged", reason, self._running, self._running, candidates=candidates)
+
+    def _advise(self, found: Advice | None) -> None:
+        """Tell who does not pay for themselves; the plan stays, for workers are the cluster's to send away."""
+        before, self._advice = self._advice, found
+        if found is not None and (before is None or before.counts != found.counts):
+            reason = words.advised(found, self._known.workers)
+            self._note("advised", reason, self._running, self._running, expectation=found.saving)
+
+    def _used_up(self) -> bool:
+        return self._trials.count >= self.spec.planner.search.max_trials
+
+    def _no_more_trials(self, running: PlanDraft) -> str:
+        return f"All {self._trials.count} trials are used; {words.plan(*key(running))} stays."
 
     # --- plans and records --------------------------------------------------------------------------------------------
 
@@ -332,8 +351,18 @@ class Planner:
         """Return the planner at a glance."""
         window, trial = self._known.ingest.window, self._trials.running
         shown = trial.view(len(window.ripe())) if trial and window else None
-        return look_at(
+        view = look_at(
             self._known, self._issued, shown, self._trials.count, self._journal.last, self.converged, self._now or 0.0
+        )
+        advice = None if self._advice is None else words.advised(self._advice, self._known.workers)
+        bill = self._known.bill(self._issued, view.goodput, self._elapsed)
+        return replace(
+            view,
+            advice=advice,
+            price_per_hour=bill.price_per_hour,
+            price_per_million=bill.price_per_million,
+            watts=bill.watts,
+            joules_per_sample=bill.joules_per_sample,
         )
 
     def state(self) -> PlannerState:

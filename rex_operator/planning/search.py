@@ -13,15 +13,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from rex_operator.planning.advice import Advice, TeamQuestion, Terms, advise
 from rex_operator.planning.candidates import Candidate, Range, enumerate_candidates
 from rex_operator.planning.curves import Array
 from rex_operator.planning.objective import log_objective
-from rex_operator.planning.prediction import chance_to_fit, predict, untried
+from rex_operator.planning.power import DevicePower, TeamPower
+from rex_operator.planning.prediction import chance_to_fit, predict, team_joules, untried
 from rex_operator.planning.split import Team, WorkerModel
 from rex_operator.planning.types import MAX_CANDIDATES, CandidateSummary
 from rex_operator.planning.worth import Stakes, worth
@@ -80,6 +82,10 @@ class SearchRequest:
     """Steps that a trial takes, warm-up included."""
     remaining_samples: int | None = None
     """Samples that the job still has to train on; None: not known."""
+    powers: tuple[DevicePower, ...] = ()
+    """Each worker's device, where energy is what counts; empty: time is."""
+    team: TeamQuestion | None = None
+    """To be answered when no batch is worth a trial; None: nobody asks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +96,8 @@ class SearchResult:
     choice: CandidateSummary | None
     candidates: tuple[CandidateSummary, ...]
     reason: str
+    advice: Advice | None = None
+    """Which workers do not pay for themselves, if that was asked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +112,23 @@ class _Prospect:
 
 
 def run_search(request: SearchRequest) -> SearchResult:
-    """Rank the candidates; pure."""
+    """Rank the candidates; where none is worth a trial, look at the team if that was asked; pure."""
+    result = _best_batch(request)
+    if result.choice is not None or request.team is None:
+        return result
+    terms = Terms(
+        request.overhead_s,
+        request.batch_min,
+        request.batch_max,
+        request.batch_initial,
+        request.min_share,
+        request.noise_scale,
+        request.min_effect,
+    )
+    return replace(result, advice=advise(request.models, request.team, terms))
+
+
+def _best_batch(request: SearchRequest) -> SearchResult:
     plans = candidates(request)
     if not plans:
         return SearchResult(request.number, None, (), "Nothing to search: no other batch is allowed.")
@@ -153,6 +177,9 @@ def _prospect(request: SearchRequest, plans: Sequence[Candidate]) -> _Prospect |
     prior = log_objective(batch, ahead, phi, initial) - log_objective(
         np.array([float(request.current[0])]), np.array([own]), phi, initial
     )
+    if request.powers:
+        draw = _draw(request, [request.current, *plans], np.concatenate([predicted[:1], ahead]))
+        prior = prior - np.log(draw[1:] / draw[0])  # a step that proves slower than predicted draws longer, too
     usable = np.isfinite(past)
     belief = surrogate.believe(
         _places([k for k, ok in zip(known, usable, strict=True) if ok]),
@@ -166,6 +193,13 @@ def _prospect(request: SearchRequest, plans: Sequence[Candidate]) -> _Prospect |
     fit = chance_to_fit(request.models, request.proven, plans, ahead - request.overhead_s, request.min_share)
     stakes = Stakes.of(request.trial_steps, ahead, own, request.current[0], request.remaining_samples)
     return _Prospect(list(plans), belief, fit, stakes)
+
+
+def _draw(request: SearchRequest, plans: Sequence[tuple[int, int]], seconds: Array) -> Array:
+    """Return the team's watts under each plan, on average over a step."""
+    power = TeamPower(request.models, request.powers)
+    spent = team_joules(request.models, power, request.overhead_s, plans, seconds, request.min_share)
+    return spent / seconds
 
 
 def _places(plans: Sequence[tuple[int, int]]) -> Array:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
+from rex_operator.planning.advice import Advice
 from rex_operator.planning.policies import Rebalance
 from rex_operator.planning.straggler import SpeedChange
 from rex_operator.planning.trial import Trial
@@ -91,6 +92,16 @@ def overfull(trial: Trial, worker: WorkerInfo, part: float) -> str:
     """Say that a trial came too near to the edge of a worker's memory."""
     new = plan(trial.plan.global_batch, trial.plan.accumulation)
     return f"{new} leaves {max(0.0, 1 - part):.1%} of the memory of {worker.worker_id} ({worker.device}) free."
+
+
+def advised(found: Advice, workers: Mapping[str, WorkerInfo]) -> str:
+    """Say who does not pay for themselves, and what to do about it."""
+    names = [_worker(name, workers) for name in found.without]
+    who = ", ".join(names) if len(names) <= 3 else f"{', '.join(names[:2])} and {len(names) - 2} more"
+    what = "costs" if found.by_price else "draws"
+    pace = f"takes {found.slower:.0%} longer" if found.slower >= 0.005 else "takes no longer"
+    pools = ", ".join(f"pools[{pool}].maxWorkers to {count}" for pool, count in sorted(found.counts.items())[:8])
+    return f"Without {who} a useful sample {what} {found.saving:.0%} less and {pace}, as predicted: set {pools}."
 
 
 def out_of_memory(worker: WorkerInfo, micro_batch: int) -> str:

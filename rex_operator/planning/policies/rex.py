@@ -7,7 +7,9 @@ from typing import ClassVar
 
 import numpy as np
 
+from rex_operator.planning.advice import team_question
 from rex_operator.planning.curves import TRUST
+from rex_operator.planning.objective import powers, weighs_samples
 from rex_operator.planning.patience import THRESHOLD, Patience
 from rex_operator.planning.policies.base import About, Base, Rebalance, Scene
 from rex_operator.planning.search import SearchRequest
@@ -105,9 +107,9 @@ class Rex(Base):
         return Rebalance(shares, slowest, float(spread_before), float(gain), float(spread_after))
 
     def search(self, scene: Scene, number: int) -> SearchRequest | None:
-        """Return the search for a batch with better goodput; None while the noise scale that it needs is unknown."""
+        """Return the search for a better batch; None while the noise scale that the objective needs is unknown."""
         spec, plan, models = scene.spec, scene.running, self._models(scene, TRUST)
-        wants_noise = spec.planner.objective == "goodput"
+        wants_noise = weighs_samples(spec.planner.objective)
         if plan is None or models is None or (wants_noise and scene.noise_scale is None):
             return None
         larger, smaller = (scene.cooldown.open(way, scene.at) for way in ("larger", "smaller"))
@@ -129,6 +131,8 @@ class Rex(Base):
             min_share=spec.batch.min_share,
             trial_steps=_trial_steps(scene),
             remaining_samples=scene.remaining_samples,
+            powers=powers(spec, scene.workers) if spec.planner.objective == "energy" else (),
+            team=team_question(spec, scene.workers),
         )
 
     @staticmethod
