@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -19,10 +20,11 @@ from scipy import optimize, stats
 
 from rex_operator.planning.statistics import (
     Sample,
+    Shift,
     autocorrelation_time,
     block_medians,
     hodges_lehmann,
-    mann_whitney,
+    paired_windows,
     smallest_p,
     usable,
 )
@@ -83,6 +85,14 @@ def block_length(*series: Sample) -> int:
     return 1 if tau < 1.05 else math.ceil(2 * tau)
 
 
+@dataclass(frozen=True, slots=True)
+class Levels:
+    """One-sided levels of a look."""
+
+    better: float
+    worse: float
+
+
 def judge(reference: Sample, trial: Sample, level: float, min_effect: float, look: int = 1) -> Judgement:
     """Compare the times per useful sample of two windows (lower is better), each in the order of the steps.
 
@@ -90,33 +100,57 @@ def judge(reference: Sample, trial: Sample, level: float, min_effect: float, loo
     not matter. The verdict is ``open`` when the data cannot tell: too few blocks to ever reach the level, too many
     values removed, or simply no difference to be seen.
     """
-    (ref, bad_ref), (new, bad_new) = usable(reference), usable(trial)
-    removed = bad_ref + bad_new
-    if not ref.size or not new.size:
+    return judge_pairs([(reference, trial)], Levels(level, level), min_effect, look)
+
+
+def judge_pairs(pairs: Sequence[tuple[Sample, Sample]], levels: Levels, min_effect: float, look: int = 1) -> Judgement:
+    """Compare as `judge` does, within each pair (reference, trial) of neighbouring windows.
+
+    The effect is the mean over the pairs: with the incumbent before and after the trial, steady drift adds to one what
+    it takes from the other.
+    """
+    cleaned = [(usable(reference), usable(trial)) for reference, trial in pairs]
+    removed = sum(old[1] + new[1] for old, new in cleaned)
+    logs = [(np.log(new[0]), np.log(old[0])) for old, new in cleaned]
+    if not all(x.size and y.size for x, y in logs):
         return Judgement("open", None, removed)
-    longest = max(ref.size, new.size)
-    old, tried = np.log(ref), np.log(new)
-    block = min(max(block_length(old, tried), math.ceil(longest / _MOST_BLOCKS)), ref.size, new.size)
-    x, y = block_medians(tried, block), block_medians(old, block)
-    test = mann_whitney(x, y)
-    shift = hodges_lehmann(x, y)
-    gain = math.expm1(min(-shift.estimate, 50.0))
+    longest = max(s.size for pair in logs for s in pair)
+    block = max(block_length(*(s for pair in logs for s in pair)), math.ceil(longest / _MOST_BLOCKS))
+    block = min(block, *(s.size for pair in logs for s in pair))
+    blocks = [(block_medians(x, block), block_medians(y, block)) for x, y in logs]
+    test = paired_windows(blocks)
+    shifts = [hodges_lehmann(x, y) for x, y in blocks]
+    shift, half = _mean(shifts)
+    gain = _relative(-shift)
     evidence = Evidence(
         p_better=test.p_less,
         p_worse=test.p_greater,
         effect=gain,
-        interval=(math.expm1(min(-shift.high, 50.0)), math.expm1(min(-shift.low, 50.0))),
+        interval=(_relative(-shift - half[1]), _relative(-shift + half[0])),
         a12=test.a12,
-        n_reference=ref.size,
-        n_trial=new.size,
+        n_reference=sum(y.size for _, y in logs),
+        n_trial=sum(x.size for x, _ in logs),
         block=block,
         look=look,
-        alpha=level,
+        alpha=levels.better,
     )
-    trustworthy = bad_ref <= ref.size and bad_new <= new.size and smallest_p(x.size, y.size) <= level
+    reachable = math.prod(smallest_p(x.size, y.size) for x, y in blocks)
+    trustworthy = all(old[1] <= old[0].size and new[1] <= new[0].size for old, new in cleaned)
     verdict: Verdict = "open"
-    if trustworthy and test.p_less <= level and gain >= min_effect:
+    if trustworthy and reachable <= levels.better and test.p_less <= levels.better and gain >= min_effect:
         verdict = "better"
-    elif trustworthy and test.p_greater <= level and math.expm1(min(shift.estimate, 50.0)) >= min_effect:
-        verdict = "worse"
+    elif trustworthy and reachable <= levels.worse and test.p_greater <= levels.worse:
+        verdict = "worse" if _relative(shift) >= min_effect else "open"
     return Judgement(verdict, evidence, removed)
+
+
+def _mean(shifts: Sequence[Shift]) -> tuple[float, tuple[float, float]]:
+    """Return the mean of independent shifts, and how far its interval reaches below and above."""
+    mean = sum(s.estimate for s in shifts) / len(shifts)
+    below = math.sqrt(sum((s.estimate - s.low) ** 2 for s in shifts)) / len(shifts)
+    above = math.sqrt(sum((s.high - s.estimate) ** 2 for s in shifts)) / len(shifts)
+    return mean, (below, above)
+
+
+def _relative(log_ratio: float) -> float:
+    return math.expm1(min(log_ratio, 50.0))
