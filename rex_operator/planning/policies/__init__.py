@@ -4,6 +4,7 @@ from rex_operator.planning.policies.adaptdl import AdaptDL
 from rex_operator.planning.policies.always_accept import AlwaysAccept
 from rex_operator.planning.policies.base import About, Adoption, Base, Policy, Rebalance, Scene
 from rex_operator.planning.policies.boa import Boa
+from rex_operator.planning.policies.cannikin import Cannikin
 from rex_operator.planning.policies.dlb import Dlb
 from rex_operator.planning.policies.even import Even
 from rex_operator.planning.policies.lb_bsp import LbBsp
@@ -15,7 +16,7 @@ from rex_operator.planning.policies.saddle import Saddle
 
 POLICIES: dict[str, type[Policy]] = {
     policy.about.name: policy
-    for policy in (Rex, Even, Lbb, LbBsp, Boa, Dlb, OmniLearn, Saddle, AdaptDL, RawMwu, AlwaysAccept)
+    for policy in (Rex, Even, Lbb, LbBsp, Boa, Dlb, OmniLearn, Saddle, AdaptDL, Cannikin, RawMwu, AlwaysAccept)
 }
 """REX first, the rivals after it."""
 
