@@ -159,7 +159,7 @@ def _cuts(models: Sequence[WorkerModel], team: Sequence[int], question: TeamQues
 def _offer(models: Sequence[WorkerModel], rows: Sequence[int], question: TeamQuestion, terms: Terms) -> _Offer | None:
     """Return what a useful sample costs this team at best; None if no batch suits it."""
     chosen = [models[i] for i in rows]
-    plans = _plans(chosen, terms)
+    plans = plans_of(chosen, terms)
     seconds = predict(chosen, terms.overhead_s, plans, terms.min_share) if plans else np.empty(0)
     fits = np.isfinite(seconds)
     if not fits.any():
@@ -176,7 +176,7 @@ def _offer(models: Sequence[WorkerModel], rows: Sequence[int], question: TeamQue
     return _Offer(float(spent[best] / useful[best]), float(seconds[best] / useful[best]))
 
 
-def _plans(models: Sequence[WorkerModel], terms: Terms) -> list[tuple[int, int]]:
+def plans_of(models: Sequence[WorkerModel], terms: Terms) -> list[tuple[int, int]]:
     """Return the plans that a team may be judged by: sizes over the whole allowed range, in the fewest passes or so."""
     least = max(terms.batch_min, terms.min_share * len(models))
     room = Team(models).room(1)
