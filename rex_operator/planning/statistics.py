@@ -180,7 +180,9 @@ def autocorrelation_time(series: Sequence[Sample]) -> float:
 def _level(series: Sample) -> Sample:
     """Return the series less its straight trend."""
     t = np.arange(series.size) - (series.size - 1) / 2
-    return np.asarray(series - series.mean() - t * float(t @ series) / float(t @ t))
+    rest = series - series.mean() - t * float(t @ series) / float(t @ t)
+    rounding = 1e-12 * float(np.abs(series).max())
+    return np.asarray(np.where(np.abs(rest) <= rounding, 0.0, rest))
 
 
 def block_medians(sample: Sample, length: int) -> Sample:
