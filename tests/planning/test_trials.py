@@ -79,7 +79,7 @@ def first(job: Job, *kinds: str, seconds: float = 120.0) -> DecisionRecord:
 
 def test_a_trial_that_is_not_kept_restores_batch_and_learning_rate() -> None:
     planner = Planner(spec(64, 32, 4096), np.random.default_rng(0))
-    job = Job.of(planner, DEMO, noise=0.03, noise_scale=lambda samples: 100.0, overhead_s=0.012)
+    job = Job.of(planner, DEMO, noise=0.03, noise_scale=lambda samples: 200.0, overhead_s=0.012)
     rejected = first(job, "rejected", "inconclusive")
     started = [d for d in planner.decisions if d.kind == "trial-started"][-1]
     assert started.plan_from is not None and rejected.plan_to is not None
