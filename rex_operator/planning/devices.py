@@ -14,6 +14,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
+import numpy as np
 from pydantic import Field
 
 from rex_operator.planning.curves import TRUST, Point, StepTimeCurve
@@ -32,6 +33,8 @@ LEAST_HEADROOM = 0.5
 _AGEING = 0.02**2 / 600
 """Variance of the log that a measurement gains per second: 2 % in ten minutes, 5 % in an hour."""
 _BIN = 0.03
+_TWINS = 0.01
+"""Difference (of the log) between two workers of a kind that is believed by half."""
 _MODEL = 1e-4
 """Variance floor of a measurement: medians of long windows still differ by about 1 % for no known reason."""
 
@@ -211,12 +214,18 @@ class Devices:
         return models
 
     def _slowness_of(self, worker: WorkerInfo, team: Iterable[WorkerInfo]) -> float:
-        """Return the worker's own log slowness, or its peers' middle for one that was not measured."""
+        """Return the worker's own log slowness, or its peers' middle for one that was not measured.
+
+        What sets it apart from its peers counts as far as it stands out of the noise: where a curve is flat, a
+        difference of half a percent would otherwise give one twin twice the samples of the other.
+        """
         own = self._slowness.get(_life(worker))
-        if own is not None:
-            return own
         peers = [self._slowness[_life(w)] for w in team if w.device == worker.device and _life(w) in self._slowness]
-        return _middle(peers) if peers else 0.0
+        usual = float(np.median(peers)) if peers else 0.0
+        if own is None:
+            return _middle(peers) if peers else 0.0
+        apart = own - usual
+        return usual + apart * apart**2 / (apart**2 + _TWINS**2)
 
     def forget(self, workers: Iterable[WorkerInfo]) -> None:
         """Drop what was known of lives that are not among ``workers``; kinds stay."""
