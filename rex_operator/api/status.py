@@ -108,6 +108,22 @@ class Progress(ApiModel):
     eta: Short = ""
 
 
+class Spending(ApiModel):
+    """What the job costs as it runs now; absent what is not known."""
+
+    price_per_hour: Rate | None = None
+    """Of the present workers, in the currency of ``pools[].pricePerHour``."""
+    price_per_million_samples: Rate | None = None
+    """Of useful samples, at the present rate."""
+    watts: Rate | None = None
+    """Modelled draw of all devices; no meter is read."""
+    joules_per_sample: Rate | None = None
+    """Modelled, per useful sample."""
+    advice: Annotated[str, Field(max_length=512)] = ""
+    """Which workers do not pay for themselves, where ``planner.objective`` is ``cost`` or ``energy``. Nothing is done
+    about it: set the pools' ``maxWorkers``."""
+
+
 class Restarts(ApiModel):
     """Replaced workers: what counts towards ``failure.maxRestarts``, and what does not."""
 
@@ -186,6 +202,7 @@ class JobStatus(ApiModel):
     """The running membership; not to be confused with ``observedGeneration``."""
     plan: PlanStatus | None = None
     progress: Progress | None = None
+    spending: Spending | None = None
     restarts: Restarts = Restarts()
     failures: Annotated[list[WorkerFailure], Field(max_length=MAX_FAILURES, default_factory=list)]
     decisions: Annotated[list[Decision], Field(max_length=MAX_DECISIONS, default_factory=list)]

@@ -139,6 +139,22 @@ def progress_lines(view: JobView, seconds: float) -> Text:
     return Text("\n".join(lines))
 
 
+def spending(summary: dict[str, Any]) -> list[tuple[str, str]]:
+    """Return what a run cost as rows, as far as it is known."""
+    rows = []
+    if summary.get("price_per_hour") is not None:
+        million = number(summary["price_per_million"], digits=3)
+        rows.append(
+            ("price per hour, per million useful samples", f"{number(summary['price_per_hour'], digits=2)}, {million}")
+        )
+    if summary.get("watts") is not None:
+        sample = number(summary["joules_per_sample"], digits=3)
+        rows.append(("watts (modelled), joules per useful sample", f"{number(summary['watts'], digits=0)}, {sample}"))
+    if summary.get("advice"):
+        rows.append(("advice", summary["advice"]))
+    return rows
+
+
 def summary_table(summary: dict[str, Any]) -> Table:
     """Return the end of a run as a table."""
     table = Table(title=f"{summary['job']}: {summary['outcome']}", title_justify="left", show_header=False)
@@ -147,6 +163,8 @@ def summary_table(summary: dict[str, Any]) -> Table:
     table.add_row("time", duration(summary["seconds"]))
     table.add_row("steps, samples", f"{summary['step']}, {summary['samples']}")
     table.add_row("samples/s, goodput", f"{number(summary['samples_per_s'])}, {number(summary['goodput'])}")
+    for name, value in spending(summary):
+        table.add_row(name, value)
     for name, value in summary["metrics"].items():
         table.add_row(name, f"{number(value, digits=4)} (best {number(summary['best_metrics'].get(name), digits=4)})")
     passes = f" in {summary['accumulation']} passes" if (summary["accumulation"] or 1) > 1 else ""

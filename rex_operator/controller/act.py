@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 STATUS_PAUSE_S = 10.0
 CHILDREN_EVERY_S = 600.0
 AT_ONCE = 16
-_FIGURES = ("plan", "progress", "decisions", "workers", "pools", "poolsSummary")
+_FIGURES = ("plan", "progress", "spending", "decisions", "workers", "pools", "poolsSummary")
 """Parts of the status that change all the time; the rest is written as soon as it changes."""
 
 

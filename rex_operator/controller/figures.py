@@ -5,9 +5,18 @@ from __future__ import annotations
 import math
 
 from rex_operator.api import JobStatus
-from rex_operator.api.status import MAX_DECISIONS, MAX_GAIN, MAX_NUMBER, MAX_UNACKED, Decision, PlanStatus, Progress
+from rex_operator.api.status import (
+    MAX_DECISIONS,
+    MAX_GAIN,
+    MAX_NUMBER,
+    MAX_UNACKED,
+    Decision,
+    PlanStatus,
+    Progress,
+    Spending,
+)
 from rex_operator.jobs import JobView
-from rex_operator.planning import DecisionRecord
+from rex_operator.planning import DecisionRecord, PlannerView
 
 
 def training(before: JobStatus, view: JobView | None) -> dict[str, object]:
@@ -28,6 +37,9 @@ def training(before: JobStatus, view: JobView | None) -> dict[str, object]:
         )
     if view.step > 0:
         news["progress"] = _progress(view, before.progress or Progress())
+    spending = _spending(view.planner)
+    if spending is not None:
+        news["spending"] = spending
     if view.decisions:
         news["decisions"] = [_decision(record) for record in view.decisions[-MAX_DECISIONS:]]
     return news
@@ -51,6 +63,23 @@ def _progress(view: JobView, before: Progress) -> Progress:
         loss=_figures(view.loss, 4) if view.loss is not None and abs(view.loss) < MAX_NUMBER else None,
         eta_seconds=eta,
         eta="" if eta is None else _duration(eta),
+    )
+
+
+def _spending(planner: PlannerView) -> Spending | None:
+    """What the workers cost; None where neither their prices nor their power are known."""
+
+    def figure(value: float | None) -> float | None:
+        return None if value is None else min(MAX_NUMBER, max(0.0, _figures(value)))
+
+    if planner.price_per_hour is None and planner.watts is None:
+        return None
+    return Spending(
+        price_per_hour=figure(planner.price_per_hour),
+        price_per_million_samples=figure(planner.price_per_million),
+        watts=figure(planner.watts),
+        joules_per_sample=figure(planner.joules_per_sample),
+        advice=(planner.advice or "")[:512],
     )
 
 

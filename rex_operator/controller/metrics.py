@@ -45,6 +45,12 @@ _FIGURES: dict[str, tuple[str, Callable[[JobView], float | None]]] = {
     "rex_job_noise_scale": ("Gradient noise scale in samples", lambda view: view.planner.noise_scale),
     "rex_job_trials": ("Trials of other batches so far", lambda view: view.planner.trials),
     "rex_job_converged": ("1 while no batch is likely enough to be better", lambda view: view.converged),
+    "rex_job_price_per_hour": ("Price of the present workers for an hour", lambda view: view.planner.price_per_hour),
+    "rex_job_watts": ("Modelled draw of the workers' devices", lambda view: view.planner.watts),
+    "rex_job_joules_per_sample": (
+        "Modelled energy of a useful sample",
+        lambda view: view.planner.joules_per_sample,
+    ),
     "rex_job_error_budget_spent": (
         "Most changes by chance alone to be expected of all trials so far",
         lambda view: view.planner.budget_spent,

@@ -22,6 +22,7 @@ SIGNS = {
     "converged": "■",
     "ceiling": "▲",
     "rescaled": "∿",
+    "advised": "☞",
 }
 INKED = {"accepted", "rejected", "inconclusive"}
 

@@ -7,7 +7,7 @@ import io
 import pytest
 from rich.console import Console
 
-from rex_operator.cli.screen import LiveScreen, PlainScreen
+from rex_operator.cli.screen import LiveScreen, PlainScreen, spending
 from rex_operator.cli.words import decision_line, duration
 from rex_operator.jobs import JobView
 from rex_operator.local.summary import Tally, summarize
@@ -85,3 +85,15 @@ def test_the_summary() -> None:
 )
 def test_durations_as_people_say_them(seconds: float, says: str) -> None:
     assert duration(seconds) == says
+
+
+def test_what_a_run_costs_is_told_where_it_is_known() -> None:
+    figures = summarize(training(), Tally(), seconds=1.0, restarts=(0, 0), outcome="succeeded", message="")
+    assert spending(figures) == []
+    figures |= {"price_per_hour": 7.2, "price_per_million": 1.0, "watts": 640.4, "joules_per_sample": 0.05}
+    figures["advice"] = "Without w3 a useful sample costs 12 % less."
+    assert [value for _, value in spending(figures)] == [
+        "7.20, 1.000",
+        "640, 0.050",
+        "Without w3 a useful sample costs 12 % less.",
+    ]
