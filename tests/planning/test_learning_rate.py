@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from rex_operator.planning import Planner, PlannerState
 from rex_operator.planning.learning_rate import Scaling, learning_rate_factor, noticeable, warmup_length
-from tests.planning.simulated import Job, spec
+from tests.planning.simulated import MIX, Job, spec
 
 RULES: tuple[Scaling, ...] = ("adascale", "linear", "sqrt", "legw", "none")
 BATCHES = st.integers(1, 10**6)
@@ -80,7 +80,7 @@ def test_only_legw_warms_up_longer_at_larger_batches(rule: Scaling, base: int, b
 def noisy_job(saved: PlannerState | None = None, scaling: str = "adascale", initial: int = 64) -> Job:
     """Its batch is held away from the initial one, and nothing is tried."""
     planner = Planner(spec(initial, 32, 1024, scaling=scaling, trials=0), np.random.default_rng(1), saved)
-    return Job.of(planner)
+    return Job.of(planner, MIX)
 
 
 def at_batch(batch: int, **changes: object) -> PlannerState:
@@ -89,7 +89,7 @@ def at_batch(batch: int, **changes: object) -> PlannerState:
 
 def test_the_rate_follows_a_noise_scale_that_moves_and_says_why() -> None:
     job = noisy_job(at_batch(512))
-    job.noise_scale = lambda samples: 30.0 if samples < 500_000 else 3000.0
+    job.noise_scale = lambda progress: 30.0 if progress < 50_000 else 3000.0
     job.run(60)
     factors = [draft.learning_rate_factor for draft in job.drafts]
     assert factors[0] == 1.0, "unknown yet: the cautious end"
@@ -141,7 +141,7 @@ def test_c_110_a_path_with_a_crash_at_each_point_ends_where_it_began() -> None:
 
 def test_the_rate_holds_still_while_a_trial_is_judged() -> None:
     planner = Planner(spec(64, 32, 1024, cooldown=0.0), np.random.default_rng(1))
-    job = Job.of(planner, noise_scale=lambda samples: 30.0 + samples / 200)
+    job = Job.of(planner, MIX, noise_scale=lambda samples: 30.0 + samples / 200)
     job.run(120)
     kinds = job.kinds()
     assert kinds.count("trial-started") > 1 and "rescaled" in kinds
@@ -166,5 +166,5 @@ def test_a_plan_says_what_its_rate_is_meant_for_and_how_it_warms_up() -> None:
     wish = spec(64, 32, 1024, scaling="sqrt").model_dump(by_alias=True)
     wish["learningRate"] = {"scaling": "legw", "warmupSamples": 1000}
     planner = Planner(type(spec()).model_validate(wish), np.random.default_rng(1), at_batch(256))
-    draft = Job.of(planner).drafts[-1]
+    draft = Job.of(planner, MIX).drafts[-1]
     assert (draft.learning_rate_factor, draft.warmup_samples, draft.initial_batch) == (2.0, 4000, 64)
