@@ -308,7 +308,7 @@ class Planner:
         before, self._advice = self._advice, found
         if found is not None and (before is None or before.counts != found.counts):
             reason = words.advised(found, self._known.workers)
-            self._note("advised", reason, self._running, self._running, expectation=found.saving)
+            self._note("advised", reason, self._running, self._running, expectation=found.best.saving)
 
     def _used_up(self) -> bool:
         return self._trials.count >= self.spec.planner.search.max_trials

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from rex_operator.planning.advice import Advice
+from rex_operator.planning.advice import Advice, Smaller
 from rex_operator.planning.policies import Rebalance
 from rex_operator.planning.straggler import SpeedChange
 from rex_operator.planning.trial import Trial
@@ -96,12 +96,18 @@ def overfull(trial: Trial, worker: WorkerInfo, part: float) -> str:
 
 def advised(found: Advice, workers: Mapping[str, WorkerInfo]) -> str:
     """Say who does not pay for themselves, and what to do about it."""
-    names = [_worker(name, workers) for name in found.without]
-    who = ", ".join(names) if len(names) <= 3 else f"{', '.join(names[:2])} and {len(names) - 2} more"
     what = "costs" if found.by_price else "draws"
-    pace = f"takes {found.slower:.0%} longer" if found.slower >= 0.005 else "takes no longer"
-    pools = ", ".join(f"pools[{pool}].maxWorkers to {count}" for pool, count in sorted(found.counts.items())[:8])
-    return f"Without {who} a useful sample {what} {found.saving:.0%} less and {pace}, as predicted: set {pools}."
+
+    def team(smaller: Smaller) -> str:
+        names = [_worker(name, workers) for name in smaller.without]
+        who = ", ".join(names) if len(names) <= 3 else f"{', '.join(names[:2])} and {len(names) - 2} more"
+        pace = f"takes {smaller.slower:.0%} longer" if smaller.slower >= 0.005 else "takes no longer"
+        return f"without {who} a useful sample {what} {smaller.saving:.0%} less and {pace}"
+
+    teams = [team(found.steps[0]), *([team(found.best)] if len(found.steps) > 1 else [])]
+    pools = ", ".join(f"pools[{pool}].maxWorkers to {count}" for pool, count in sorted(found.counts.items())[:4])
+    told = "; ".join(teams)
+    return f"{told[0].upper()}{told[1:]} (predicted): set {pools}."
 
 
 def out_of_memory(worker: WorkerInfo, micro_batch: int) -> str:
