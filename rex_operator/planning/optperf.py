@@ -20,12 +20,14 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from rex_operator.planning.curves import Array
-from rex_operator.planning.split import even_split
+from rex_operator.planning.curves import Array, Point, StepTimeCurve
+from rex_operator.planning.split import Team, WorkerModel, check_room
 
-_HALVINGS = 60
+_HALVINGS = 50
 _FLAT = 1e-15
 _SLACK = 1e-9
+_ANY = StepTimeCurve.fit([Point(1.0, 1.0)])
+"""For a check of ceilings, which knows no speed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,14 +59,13 @@ class OptPerf:
         q, s, k, m = table.T
         gamma = exchange.gamma
         self._nodes, self._passes, self._min_share = tuple(nodes), passes, min_share
-        self._caps = {n.worker_id: n.cap for n in nodes}
-        self._slopes = np.stack([q + k, q + k - (1 - gamma) * k / passes])
-        self._levels = np.stack(
-            [
-                passes * (s + m) + exchange.t_u,
-                passes * (s + m) - (1 - gamma) * m + exchange.t_o + exchange.t_u,
-            ]
+        self._team = Team([WorkerModel(n.worker_id, _ANY, cap=n.cap) for n in nodes])
+        self._slopes = q + k, q + k - (1 - gamma) * k / passes
+        self._levels = (
+            passes * (s + m) + exchange.t_u,
+            passes * (s + m) - (1 - gamma) * m + exchange.t_o + exchange.t_u,
         )
+        self._inverse = tuple(1 / np.maximum(slope, _FLAT) for slope in self._slopes)
         self._high = np.array([np.inf if n.cap is None else n.cap * passes for n in nodes])
 
     def times(self, shares: npt.ArrayLike) -> Array:
@@ -89,12 +90,12 @@ class OptPerf:
 
         Raises ``CannotPlan``.
         """
-        even = even_split(self._caps, batch, self._passes, self._min_share)
+        check_room(self._team, batch, self._passes, self._min_share)
         count = len(self._nodes)
         least = self._min_share * self._passes
         least = least if batch >= least * count else 1
         ceiling = np.maximum(self._high, least)
-        low, high = 0.0, float(self.times([even[n.worker_id] for n in self._nodes]).max())
+        low, high = 0.0, float(self._bisect(np.array([float(batch + count)]), least)[0]) * (1 + _SLACK)
         for _ in range(_HALVINGS):
             middle = (low + high) / 2
             if np.floor(self._within(np.array([middle]), least)[0] + _SLACK).sum() >= batch:
@@ -112,15 +113,14 @@ class OptPerf:
 
     def _within(self, seconds: Array, least: float) -> Array:
         """Return how many samples each node finishes within each of ``seconds``: a row per time."""
-        room = seconds[:, None, None] - self._levels
-        fit = np.where(self._slopes > _FLAT, room / np.maximum(self._slopes, _FLAT), np.where(room >= 0, np.inf, 0.0))
-        return np.asarray(np.clip(fit.min(axis=1), least, np.maximum(self._high, least)))
+        time, (compute, bound), (fixed, waiting) = seconds[:, None], self._inverse, self._levels
+        fit: Array = np.minimum((time - fixed) * compute, (time - waiting) * bound)
+        return np.clip(fit, least, np.maximum(self._high, least), out=fit)
 
     def _bisect(self, batches: Array, least: float) -> Array:
         """Return for each batch the least time within which that many samples are finished."""
-        low = np.full(batches.shape, float(self._levels.max(axis=0).min()))
-        reach = np.minimum(batches[:, None], self._high)
-        high = (self._slopes * reach[:, None, :] + self._levels).max(axis=(1, 2))  # one node could do all of it by then
+        low = np.full(batches.shape, float(self.times(np.zeros(len(self._nodes))).min()))
+        high = self.times(np.minimum(batches[:, None], self._high)).max(axis=1)  # one node could do it all by then
         for _ in range(_HALVINGS):
             middle = (low + high) / 2
             enough = self._within(middle, least).sum(axis=1) >= batches
