@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from rex_operator.planning import DecisionRecord, Planner, SearchRequest, run_search
-from tests.planning.simulated import DEMO, MIX, POLL_S, Job, spec
+from tests.planning.simulated import DEMO, MIX, POLL_S, Device, Job, spec
 
 
 def digits(samples: int) -> float:
@@ -77,9 +77,16 @@ def first(job: Job, *kinds: str, seconds: float = 120.0) -> DecisionRecord:
     raise AssertionError(f"no {kinds} within {seconds} s: {job.kinds()}")
 
 
+class Cliff(Device):
+    """Beyond 16 samples another kernel is taken, and nobody could know."""
+
+    def seconds(self, samples: float) -> float:
+        return super().seconds(samples) * (3.0 if samples > 16 else 1.0)
+
+
 def test_a_trial_that_is_not_kept_restores_batch_and_learning_rate() -> None:
     planner = Planner(spec(64, 32, 4096), np.random.default_rng(0))
-    job = Job.of(planner, DEMO, noise=0.03, noise_scale=lambda samples: 200.0, overhead_s=0.012)
+    job = Job.of(planner, [Cliff("odd", 0.02, 0.0005)] * 4, noise_scale=lambda samples: 2000.0)
     rejected = first(job, "rejected", "inconclusive")
     started = [d for d in planner.decisions if d.kind == "trial-started"][-1]
     assert started.plan_from is not None and rejected.plan_to is not None
