@@ -77,7 +77,8 @@ class Planner:
         self._issued: PlanDraft | None = None
         self._running: PlanDraft | None = None
         self._stray = False
-        self._trials = Trials(self._known, self._policy, self._cooldown, saved.trials if saved else 0)
+        tried = (saved.trials, saved.budget) if saved else (0, None)
+        self._trials = Trials(self._known, self._policy, self._cooldown, *tried)
         self._searches = saved.searches if saved else 0
         self._pending: int | None = None
         self._advice: Advice | None = None
@@ -187,9 +188,10 @@ class Planner:
             self._stray = False
             reason = f"A trial of {words.plan(*key(running))} was cut off, so it tells nothing: it may start over."
             return self._issue("inconclusive", reason, self._drafting.fitting(*self._incumbent, at), running)
-        if not known.gauge.learned:
-            return None
         trial = self._trials.running
+        if not known.gauge.learned:
+            early = change is not None and trial is None
+            return self._share_anew(running, window, change, at) if early else None
         if trial is not None:
             turn = self._trials.go_on(trial, window, change, self._scene(at))
             return None if turn is None else self._turn(turn, at)
@@ -358,6 +360,8 @@ class Planner:
         bill = self._known.bill(self._issued, view.goodput, self._elapsed)
         return replace(
             view,
+            budget_spent=self._trials.budget.spent,
+            next_level=self._trials.budget.level,
             advice=advice,
             price_per_hour=bill.price_per_hour,
             price_per_million=bill.price_per_million,
@@ -375,6 +379,7 @@ class Planner:
             trials=self._trials.count - (self._trials.running is not None),
             searches=self._searches,
             converged=self.converged,
+            budget=self._trials.budget.state(),
             noise=known.noise.state(),
             rate_noise=known.rate_noise,
             adaptive=known.adaptive,

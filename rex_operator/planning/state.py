@@ -6,6 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
+from rex_operator.planning.budget import BudgetState
 from rex_operator.planning.cooldown import Direction, PauseState
 from rex_operator.planning.devices import DevicesState
 from rex_operator.planning.history import MAX_KEPT, KeptMeasure
@@ -24,6 +25,7 @@ class PlannerState(Record):
     searches: int = 0
     """Number of the last search, so that an answer to an earlier planner is not taken for one to this."""
     converged: bool = False
+    budget: BudgetState = BudgetState()
     noise: NoiseState = NoiseState()
     rate_noise: float | None = None
     """The noise scale that the learning rate goes by."""

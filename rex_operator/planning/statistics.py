@@ -77,13 +77,14 @@ def mann_whitney(x: Sample, y: Sample) -> RankTest:
     return RankTest(min(p_less, 1.0), min(p_greater, 1.0), a12)
 
 
-def paired_windows(pairs: Sequence[tuple[Sample, Sample]]) -> RankTest:
+def paired_windows(pairs: Sequence[tuple[Sample, Sample]], inflation: float = 1.0) -> RankTest:
     """Test x against y within each pair (x, y), all pairs together (van Elteren 1960): levels of pairs may differ.
 
-    Rank sums are weighted by 1 / (n + m + 1), the best weights for a common shift; the null distribution is normal.
-    One pair alone is `mann_whitney`. Raises ``ValueError`` as that does.
+    Rank sums are weighted by 1 / (n + m + 1), the best weights for a common shift; the null distribution is normal, its
+    variance times ``inflation`` where neighbouring values still depend on each other (`dependence_left`). One pair of
+    independent values is `mann_whitney`. Raises ``ValueError`` as that does.
     """
-    if len(pairs) == 1:
+    if len(pairs) == 1 and inflation <= 1:
         return mann_whitney(*pairs[0])
     off = variance = largest = step = 0.0
     for x, y in pairs:
@@ -96,7 +97,7 @@ def paired_windows(pairs: Sequence[tuple[Sample, Sample]]) -> RankTest:
         step = max(step, weight / 2)
     if variance <= 0:
         return RankTest(1.0, 1.0, 0.5)
-    p_less, p_greater = _normal(off, step, variance)
+    p_less, p_greater = _normal(off, step, variance * inflation)
     return RankTest(min(p_less, 1.0), min(p_greater, 1.0), 0.5 - off / (2 * largest))
 
 
@@ -137,6 +138,19 @@ def _exact(ranks: Sample, n: int) -> tuple[float, float]:
     counts = ways[size] / math.comb(doubled.size, size)
     low, high = float(counts[: observed + 1].sum()), float(counts[observed:].sum())
     return (low, high) if size == n else (high, low)
+
+
+def dependence_left(tau: float, block: int) -> float:
+    """Return by how much the variance of a mean of block means exceeds that of independent blocks.
+
+    For a first-order autoregressive series with the integrated autocorrelation time ``tau``, from its autocovariances:
+    blocks of twice that time still leave a quarter to a third.
+    """
+    rho = (tau - 1) / (tau + 1)
+    if rho <= 0 or block < 2:
+        return max(1.0, tau)
+    within = tau - 2 * rho * (1 - rho**block) / (block * (1 - rho) ** 2)
+    return max(1.0, tau / within)
 
 
 def hodges_lehmann(x: Sample, y: Sample, confidence: float = 0.95) -> Shift:

@@ -1,17 +1,17 @@
 """A candidate plan on probation.
 
-The reference is the window directly before, so that slow drift hits both alike; the figure compared is the time per
-useful sample, t / (B x EFF(B)), with the efficiency frozen at what was known before, so that the noise scale's own
-wandering cannot decide. (Where energy is the objective it is joules instead of time, the devices' power frozen alike.)
-Two looks are planned; what would make the numbers meaningless (a diverged loss, a clearly worse loss, memory) vetoes
-before any look.
+The figure compared is the time per useful sample, t / (B x EFF(B)), with the efficiency frozen at what was known
+before, so that the noise scale's own wandering cannot decide. (Where energy is the objective it is joules instead of
+time, the devices' power frozen alike.) The reference is the window directly before, and where that is not enough the
+one directly after as well, so that drift hits both alike. Two looks are planned; what would make the numbers
+meaningless (a diverged loss, a clearly worse loss, memory) vetoes before any look.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -19,7 +19,16 @@ from rex_operator.api.spec import Validation
 from rex_operator.planning.objective import Meter
 from rex_operator.planning.statistics import Sample, block_medians, hodges_lehmann, mann_whitney, spread, usable
 from rex_operator.planning.types import CandidateSummary, PlanDraft, TrialView
-from rex_operator.planning.verdict import MIN_BLOCKS, Judgement, block_length, judge, look_levels
+from rex_operator.planning.verdict import (
+    MIN_BLOCKS,
+    Judgement,
+    Levels,
+    block_length,
+    compare_with_both,
+    explained_by_drift,
+    judge_pairs,
+    look_levels,
+)
 from rex_operator.planning.windows import GroupStep
 
 LOSS_ALPHA = 0.01
@@ -38,8 +47,10 @@ class Look:
 
     number: int
     level: float
-    """One-sided."""
+    """One-sided, for the better."""
     final: bool
+    worse: float = 0.0
+    """One-sided, for the worse."""
 
 
 def steps_needed(spec: Validation, *series: Sample) -> int:
@@ -50,7 +61,12 @@ def steps_needed(spec: Validation, *series: Sample) -> int:
 
 @dataclass(slots=True)
 class Trial:
-    """A trial that runs; ``plan`` is its present plan."""
+    """A trial that runs; ``plan`` is its present plan.
+
+    First the plan runs, for a look at as many steps as their dependence asks for. If that says nothing yet, it runs for
+    as long again. Then, and where the look's answer might be drift, the incumbent runs again for a window (`go_back`),
+    and the last look compares each half of the trial with the incumbent's window next to it.
+    """
 
     incumbent: PlanDraft
     plan: PlanDraft
@@ -63,41 +79,88 @@ class Trial:
     spec: Validation
     meter: Meter = field(default_factory=lambda: Meter("goodput"))
     """What counts the cost of steps, frozen too."""
+    incumbent_useful: float = 1.0
+    """Useful samples per step of the incumbent."""
+    level: float | None = None
+    """One-sided level for the better over all looks; None: half of the spec's alpha."""
     look: int = 1
     adjustments: int = 0
+    tried: Sample | None = None
+    """Once the incumbent runs again: what the trial's steps cost per useful sample."""
     _needed: int = field(default=0)
+    _suspect: bool = field(default=False)
+
+    @property
+    def back(self) -> bool:
+        """Whether the incumbent runs again."""
+        return self.tried is not None
 
     def view(self, steps: int) -> TrialView:
         """Return the trial at a glance."""
-        needed = max(self._needed, self.spec.min_steps) * self.look
+        needed = self._window() if self.back else max(self._needed, self.spec.min_steps) * self.look
         return TrialView(
-            self.plan.global_batch, self.plan.accumulation, steps, min(needed, self.spec.max_steps), self.look
+            self.plan.global_batch,
+            self.plan.accumulation,
+            steps,
+            min(needed, self.spec.max_steps),
+            self.look,
+            self.back,
         )
 
     def restart(self, plan: PlanDraft) -> None:
-        """Begin to measure anew, under other shares of the same batch."""
+        """Begin to measure anew, under other shares of the same batch; only before the first look."""
         self.plan = plan
         self.adjustments += 1
-        self.look = 1
 
     def due(self, steps: Sequence[GroupStep]) -> Look | None:
-        """Return the look that the trial's window is ripe for, if any."""
-        if len(steps) < self.spec.min_steps:
+        """Return the look that the window is ripe for, if any."""
+        if self.back:
+            if len(steps) < self._window():
+                return None
+            return Look(2, self._levels().better, final=True, worse=self._levels().worse)
+        if self.look > 1 or len(steps) < self.spec.min_steps:
             return None
-        self._needed = steps_needed(self.spec, self.reference, self._times(steps))
-        first = min(self._needed, self.spec.max_steps)
-        final = min(2 * first, self.spec.max_steps)
-        if len(steps) < (first if self.look == 1 else final):
+        self._needed = steps_needed(self.spec, self.reference, self._costs(steps))
+        if len(steps) < self._needed:
             return None
-        levels = look_levels(self.spec.alpha, first / final)
-        return Look(self.look, levels[self.look - 1], final=self.look == 2 or final == first)
+        levels = self._levels()
+        return Look(1, levels.better, final=False, worse=levels.worse)
 
     def judge(self, look: Look, steps: Sequence[GroupStep]) -> Judgement:
         """Take a look. ``open`` at the final one means that it stays open; after an earlier one, go on measuring."""
+        levels = Levels(look.level, look.worse)
         self.look = 2
-        return judge(self.reference, self._times(steps), look.level, self.spec.min_effect, look.number)
+        if self.tried is not None:
+            again = self.meter.spent(self.incumbent, steps[: self._window()]) / self.incumbent_useful
+            return compare_with_both(self.reference[-again.size :], self.tried, again, levels, self.spec.min_effect)
+        judgement = judge_pairs([(self.reference, self._costs(steps))], levels, self.spec.min_effect, look.number)
+        if judgement.verdict == "open" or not explained_by_drift(self.reference, judgement, self.spec.min_effect):
+            return judgement
+        self._suspect = True
+        return replace(judgement, verdict="open")
 
-    def _times(self, steps: Sequence[GroupStep]) -> Sample:
+    def ends(self, steps: Sequence[GroupStep]) -> bool:
+        """Return whether the trial's plan has run for long enough, so that it is the incumbent's turn again."""
+        if self.back or self.look == 1:
+            return False
+        return self._suspect or len(steps) >= min(2 * self._needed, self.spec.max_steps)
+
+    def go_back(self, steps: Sequence[GroupStep]) -> None:
+        """The trial's window is complete; what follows are steps of the incumbent."""
+        self.tried = self._costs(steps)
+
+    def _window(self) -> int:
+        """Return the steps of the incumbent's second window: as many as are compared of the first."""
+        return min(self._needed if self._suspect else 2 * self._needed, self.reference.size, self.spec.max_steps)
+
+    def _levels(self) -> Levels:
+        """Return the levels of this look; the second has all the information, the first half of it."""
+        side = self.spec.alpha / 2 if self.level is None else self.level
+        better, worse = look_levels(2 * side, 0.5), look_levels(self.spec.alpha, 0.5)
+        number = 1 if self.back else 0
+        return Levels(better[number], worse[number])
+
+    def _costs(self, steps: Sequence[GroupStep]) -> Sample:
         return self.meter.spent(self.plan, steps) / self.useful
 
     def loss_is_worse(self, steps: Sequence[GroupStep]) -> tuple[float, float] | None:

@@ -7,11 +7,13 @@ The planner's state machine issues plans; here is the part of it that lives whil
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from rex_operator.planning import words
+from rex_operator.planning.budget import BudgetState, ErrorBudget
 from rex_operator.planning.cooldown import Cooldown, direction
 from rex_operator.planning.drafting import reshared
 from rex_operator.planning.journal import Grounds
@@ -19,8 +21,9 @@ from rex_operator.planning.knowledge import Knowledge
 from rex_operator.planning.policies import Policy, Scene
 from rex_operator.planning.straggler import SpeedChange
 from rex_operator.planning.trial import MAX_ADJUSTMENTS, Trial, steps_needed
-from rex_operator.planning.types import CandidateSummary, DecisionKind, Evidence, PlanDraft
-from rex_operator.planning.windows import Window
+from rex_operator.planning.types import CandidateSummary, Cost, DecisionKind, Evidence, PlanDraft
+from rex_operator.planning.verdict import Judgement
+from rex_operator.planning.windows import GroupStep, Window
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,13 +38,45 @@ class Turn:
     grounds: Grounds = field(default_factory=Grounds)
 
 
+class Bill:
+    """Counts what a trial costs, from job time ``at`` and group step ``step`` on.
+
+    ``pace`` are the useful samples a second that the incumbent made just before.
+    """
+
+    def __init__(self, at: float, step: int, pace: float) -> None:
+        self._at, self._step, self._pace = at, step, pace
+        self._first: int | None = None
+        self._last: int | None = None
+
+    def seen(self, first: int) -> None:
+        """The plan on trial runs since step ``first``."""
+        self._first = first if self._first is None else self._first
+
+    def left(self, last: int) -> None:
+        """The plan on trial ran up to step ``last``."""
+        self._last = last
+
+    def total(self, trial: Trial, at: float, step: int) -> Cost:
+        """Return the cost up to job time ``at`` and group step ``step``."""
+        steps, seconds = max(0, step - self._step), max(0.0, at - self._at)
+        tried = 0 if self._first is None else max(0, (step if self._last is None else self._last) - self._first + 1)
+        tried = min(tried, steps)
+        made = tried * trial.useful + (steps - tried) * trial.incumbent_useful
+        return Cost(steps=steps, seconds=seconds, samples=made - seconds * self._pace)
+
+
 class Trials:
     """The trials of one job, one at a time; ``running`` is the present one, ``count`` how many were started."""
 
-    def __init__(self, known: Knowledge, policy: Policy, cooldown: Cooldown, count: int) -> None:
+    def __init__(
+        self, known: Knowledge, policy: Policy, cooldown: Cooldown, count: int, budget: BudgetState | None = None
+    ) -> None:
         self._known, self._policy, self._cooldown = known, policy, cooldown
+        self.budget = ErrorBudget(known.spec.planner.validation.alpha, budget)
         self.running: Trial | None = None
         self.count = count
+        self._bill: Bill | None = None
 
     def start(
         self, incumbent: PlanDraft, draft: PlanDraft, choice: CandidateSummary, window: Window, at: float
@@ -50,17 +85,28 @@ class Trials:
         validation, steps, meter = self._known.spec.planner.validation, window.ripe(), self._known.meter(at)
         keep = 2 * steps_needed(validation, np.array([s.step_s for s in steps]))
         latest = steps[-keep:]
+        useful = self._known.useful(incumbent)
         self.count += 1
+        self._bill = Bill(at, self._step(), useful / float(np.median([s.step_s for s in latest])))
         self.running = Trial(
             incumbent=incumbent,
             plan=draft,
             choice=choice,
-            reference=meter.spent(incumbent, latest) / self._known.useful(incumbent),
+            reference=meter.spent(incumbent, latest) / useful,
             reference_losses=np.array([s.loss for s in latest if s.loss is not None]),
             useful=self._known.useful(draft),
             spec=validation,
             meter=meter,
+            incumbent_useful=useful,
+            level=self.budget.level,
         )
+
+    def cost(self, trial: Trial, at: float) -> Cost | None:
+        """Return what a trial cost that ends now, or has just ended."""
+        return None if self._bill is None else self._bill.total(trial, at, self._step())
+
+    def _step(self) -> int:
+        return self._known.latest.step if self._known.latest is not None else 0
 
     def void(self) -> None:
         """Drop the trial that runs, if any: it tells nothing, so it does not count."""
@@ -79,9 +125,12 @@ class Trials:
         trial = self.running
         if trial is None:
             return None
+        if self._bill is not None and not trial.back:
+            self._bill.seen(window.first)
         name = words.plan(*key(trial.plan))
         if window.diverged:
-            return self.roll_back(trial, "vetoed", f"The loss diverged under {name}.", at)
+            when = "after" if trial.back else "under"
+            return self.roll_back(trial, "vetoed", f"The loss diverged {when} {name}.", at)
         latest, fewest = self._known.latest, trial.spec.min_steps
         if latest is not None and latest.step - window.first >= 10 * fewest and len(window.ripe()) < fewest:
             return self.roll_back(trial, "inconclusive", f"Hardly any step of an epoch is full under {name}.", at)
@@ -90,6 +139,12 @@ class Trials:
     def go_on(self, trial: Trial, window: Window, change: SpeedChange | None, scene: Scene) -> Turn | None:
         """Veto, correct shares or judge, in this order, whatever is due."""
         at = scene.at
+        if change is not None:
+            self.void()
+            reason = words.voided(trial, change, window.workers, self._known.workers)
+            return self._back(trial, "rebalanced", reason, at)
+        if trial.back:
+            return self._judged(trial, window, at)
         overfull = self._known.overfull()
         if overfull is not None:
             worker, part = overfull
@@ -97,14 +152,11 @@ class Trials:
             if micro_batch > self._known.spec.batch.min_share:  # with less no worker can go on; and it did run
                 self._known.devices.out_of_memory(worker, micro_batch)
             return self.roll_back(trial, "vetoed", words.overfull(trial, worker, part), at)
-        if change is not None:
-            self.void()
-            reason = words.voided(trial, change, window.workers, self._known.workers)
-            return self._back(trial, "rebalanced", reason)
         return self._corrected(trial, window, scene) or self._judged(trial, window, at)
 
     def _corrected(self, trial: Trial, window: Window, scene: Scene) -> Turn | None:
-        found = self._policy.rebalance(scene) if trial.adjustments < MAX_ADJUSTMENTS else None
+        early = trial.look == 1 and trial.adjustments < MAX_ADJUSTMENTS
+        found = self._policy.rebalance(scene) if early else None
         if found is None:
             return None
         before, draft = trial.plan, reshared(trial.plan, found.shares)
@@ -115,24 +167,45 @@ class Trials:
     def _judged(self, trial: Trial, window: Window, at: float) -> Turn | None:
         steps = window.ripe()
         look = self._policy.due(trial, steps)
-        if look is None:
+        if look is None and not trial.ends(steps):
             return None
-        worse = trial.loss_is_worse(steps)
+        worse = None if trial.back else trial.loss_is_worse(steps)
         if worse is not None:
             reason = f"The loss rose by {worse[1]:.1%} under {words.plan(*key(trial.plan))} (p = {worse[0]:.2g})."
             return self.roll_back(trial, "vetoed", reason, at)
+        if look is None:
+            return self._switch_back(trial, steps, at)
+        if look.number == 1:
+            self._known.remember(trial.plan, at)
+            self.budget.spend()
         judgement = self._policy.judge(trial, look, steps)
         if judgement.verdict == "open" and not look.final:
-            return None
-        reason = words.verdict(trial, judgement)
+            return self._switch_back(trial, steps, at) if trial.ends(steps) else None
+        return self._ended(trial, judgement, at)
+
+    def _switch_back(self, trial: Trial, steps: Sequence[GroupStep], at: float) -> Turn:
+        """Let the incumbent run again, for the second half of the reference."""
         self._known.remember(trial.plan, at)
+        if self._bill is not None:
+            self._bill.left(self._step())
+        trial.go_back(steps)
+        return Turn("switchback", words.switchback(trial), trial.plan, trial.incumbent)
+
+    def _ended(self, trial: Trial, judgement: Judgement, at: float) -> Turn:
+        evidence = judgement.evidence
+        if evidence is not None:
+            evidence = evidence.model_copy(update={"budget_spent": self.budget.spent})
+        reason = words.verdict(trial, judgement)
+        if not trial.back:
+            self._known.remember(trial.plan, at)
         if judgement.verdict != "better":
             kind: DecisionKind = "rejected" if judgement.verdict == "worse" else "inconclusive"
-            return self.roll_back(trial, kind, reason, at, judgement.evidence)
+            return self.roll_back(trial, kind, reason, at, evidence)
+        self.budget.earn()
         self.running = None
         self._cooldown.accepted(direction(key(trial.incumbent), key(trial.plan)))
         self._policy.restarted()
-        grounds = Grounds(evidence=judgement.evidence, expectation=trial.choice.expected_gain)
+        grounds = Grounds(evidence=evidence, expectation=trial.choice.expected_gain, cost=self.cost(trial, at))
         return Turn("accepted", reason, trial.incumbent, trial.plan, grounds)
 
     def roll_back(
@@ -140,11 +213,12 @@ class Trials:
     ) -> Turn:
         """End the trial that runs against it."""
         self.failed(at)
-        return self._back(trial, kind, reason, evidence)
+        return self._back(trial, kind, reason, at, evidence)
 
-    def _back(self, trial: Trial, kind: DecisionKind, reason: str, evidence: Evidence | None = None) -> Turn:
+    def _back(self, trial: Trial, kind: DecisionKind, reason: str, at: float, evidence: Evidence | None = None) -> Turn:
         self._policy.restarted()
-        grounds = Grounds(evidence=evidence, expectation=trial.choice.expected_gain)
+        cost = self.cost(trial, at)
+        grounds = Grounds(evidence=evidence, expectation=trial.choice.expected_gain, cost=cost)
         return Turn(kind, reason, trial.plan, None, grounds)
 
 

@@ -24,6 +24,7 @@ MAX_NAMED_WORKERS = 64
 
 DecisionKind = Literal[
     "trial-started",
+    "switchback",
     "adopted",
     "accepted",
     "rejected",

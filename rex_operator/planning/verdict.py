@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -23,6 +23,7 @@ from rex_operator.planning.statistics import (
     Shift,
     autocorrelation_time,
     block_medians,
+    dependence_left,
     hodges_lehmann,
     paired_windows,
     smallest_p,
@@ -36,6 +37,9 @@ _FRACTIONS = 20
 """Information fractions are rounded down to twentieths, for the levels to be computed once."""
 _MOST_BLOCKS = 500
 """More make no verdict surer, only slower."""
+
+_INDEPENDENT = 1.05
+"""Autocorrelation times below this are taken for none."""
 
 Verdict = Literal["better", "worse", "open"]
 
@@ -81,8 +85,11 @@ def _two_looks(side: float, fraction: float) -> tuple[float, float]:
 
 def block_length(*series: Sample) -> int:
     """Return how many steps a block needs: twice the integrated autocorrelation time, 1 if steps are independent."""
-    tau = autocorrelation_time(series)
-    return 1 if tau < 1.05 else math.ceil(2 * tau)
+    return _block_length(autocorrelation_time(series))
+
+
+def _block_length(tau: float) -> int:
+    return 1 if tau < _INDEPENDENT else math.ceil(2 * tau)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,18 +122,19 @@ def judge_pairs(pairs: Sequence[tuple[Sample, Sample]], levels: Levels, min_effe
     if not all(x.size and y.size for x, y in logs):
         return Judgement("open", None, removed)
     longest = max(s.size for pair in logs for s in pair)
-    block = max(block_length(*(s for pair in logs for s in pair)), math.ceil(longest / _MOST_BLOCKS))
-    block = min(block, *(s.size for pair in logs for s in pair))
+    tau = autocorrelation_time([s for pair in logs for s in pair])
+    block = min(max(_block_length(tau), math.ceil(longest / _MOST_BLOCKS)), *(s.size for pair in logs for s in pair))
+    inflation = 1.0 if tau < _INDEPENDENT else dependence_left(tau, block)
     blocks = [(block_medians(x, block), block_medians(y, block)) for x, y in logs]
-    test = paired_windows(blocks)
+    test = paired_windows(blocks, inflation)
     shifts = [hodges_lehmann(x, y) for x, y in blocks]
-    shift, half = _mean(shifts)
+    shift, below, above = _mean(shifts, inflation)
     gain = _relative(-shift)
     evidence = Evidence(
         p_better=test.p_less,
         p_worse=test.p_greater,
         effect=gain,
-        interval=(_relative(-shift - half[1]), _relative(-shift + half[0])),
+        interval=(_relative(-shift - above), _relative(-shift + below)),
         a12=test.a12,
         n_reference=sum(y.size for _, y in logs),
         n_trial=sum(x.size for x, _ in logs),
@@ -144,12 +152,46 @@ def judge_pairs(pairs: Sequence[tuple[Sample, Sample]], levels: Levels, min_effe
     return Judgement(verdict, evidence, removed)
 
 
-def _mean(shifts: Sequence[Shift]) -> tuple[float, tuple[float, float]]:
+def compare_with_both(
+    before: Sample, trial: Sample, after: Sample, levels: Levels, min_effect: float, look: int = 2
+) -> Judgement:
+    """Compare a trial with the incumbent before and after it: each half of it with its neighbour.
+
+    The two windows of the incumbent should be of one length: then steady drift cancels.
+    """
+    half = trial.size // 2
+    judgement = judge_pairs([(before, trial[:half]), (after, trial[half:])], levels, min_effect, look)
+    (old, _), (new, _) = usable(before), usable(after)
+    if judgement.evidence is None:
+        return judgement
+    drift = _relative(float(np.median(np.log(new)) - np.median(np.log(old))))
+    return replace(judgement, evidence=judgement.evidence.model_copy(update={"switchback": True, "drift": drift}))
+
+
+def explained_by_drift(reference: Sample, judgement: Judgement, min_effect: float) -> bool:
+    """Return whether the reference drifts so that going on like this could bring forth what was seen.
+
+    Judged by how much its second half may at most differ from its first (95 % interval), carried on to the middle of
+    the trial, against what the effect has beyond the margin.
+    """
+    times = np.log(usable(reference)[0])
+    half, evidence = times.size // 2, judgement.evidence
+    if half < 2 or evidence is None:
+        return False
+    block = min(evidence.block, half)
+    trend = hodges_lehmann(block_medians(times[half:], block), block_medians(times[:half], block))
+    most = -trend.low if evidence.effect > 0 else trend.high
+    halves = (times.size + evidence.n_trial) / 2 / half
+    return most * halves > abs(evidence.effect) - min_effect
+
+
+def _mean(shifts: Sequence[Shift], inflation: float) -> tuple[float, float, float]:
     """Return the mean of independent shifts, and how far its interval reaches below and above."""
     mean = sum(s.estimate for s in shifts) / len(shifts)
-    below = math.sqrt(sum((s.estimate - s.low) ** 2 for s in shifts)) / len(shifts)
-    above = math.sqrt(sum((s.high - s.estimate) ** 2 for s in shifts)) / len(shifts)
-    return mean, (below, above)
+    wider = math.sqrt(inflation) / len(shifts)
+    below = wider * math.sqrt(sum((s.estimate - s.low) ** 2 for s in shifts))
+    above = wider * math.sqrt(sum((s.high - s.estimate) ** 2 for s in shifts))
+    return mean, below, above
 
 
 def _relative(log_ratio: float) -> float:

@@ -58,6 +58,13 @@ def trial_started(running: PlanDraft, choice: CandidateSummary) -> str:
     return f"Trying {new} instead of {old}: expected {choice.expected_gain:+.1%}."
 
 
+def switchback(trial: Trial) -> str:
+    """Say that the incumbent runs again for a while."""
+    new = plan(trial.plan.global_batch, trial.plan.accumulation)
+    old = plan(trial.incumbent.global_batch, trial.incumbent.accumulation)
+    return f"{new} ran long enough: {old} runs again, so that drift cannot pass for a difference."
+
+
 def verdict(trial: Trial, judgement: Judgement) -> str:
     """Say how a trial ended."""
     new = plan(trial.plan.global_batch, trial.plan.accumulation)

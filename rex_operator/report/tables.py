@@ -16,6 +16,7 @@ SIGNS = {
     "rejected": "✕",
     "vetoed": "✕",
     "inconclusive": "≈",
+    "switchback": "⇆",
     "rebalanced": "⇄",
     "membership": "◍",
     "trial-started": "▸",
