@@ -26,6 +26,7 @@ class AlwaysAccept(Rex):
         rule="As rex, but a batch that the search proposes is kept without a test.",
         ours="All of it.",
         changes=("shares", "batch"),
+        exempt={"keeps-batch-on-noise": "whatever is tried is kept"},
     )
 
     def due(self, trial: Trial, steps: Sequence[GroupStep]) -> Look | None:

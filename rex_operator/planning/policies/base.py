@@ -40,7 +40,7 @@ class About:
     changes: tuple[Literal["shares", "batch"], ...] = ()
     """What it may change while a job runs."""
     exempt: Mapping[str, str] = field(default_factory=dict)
-    """Checks of `rex_operator.planning.contract` that its own rule breaks, each with the reason."""
+    """Checks of `rex_operator.testing` that its own rule breaks, each with the reason."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,6 +35,7 @@ class RawMwu(Rex):
         ),
         ours="An arm of the ablation; nobody published it as a planner.",
         changes=("shares", "batch"),
+        exempt={"keeps-batch-on-noise": "it has no margin and takes correlated steps for independent ones"},
     )
 
     def due(self, trial: Trial, steps: Sequence[GroupStep]) -> Look | None:
