@@ -6,6 +6,7 @@ from rex_operator.planning.policies.base import About, Adoption, Base, Policy, R
 from rex_operator.planning.policies.boa import Boa
 from rex_operator.planning.policies.cannikin import Cannikin
 from rex_operator.planning.policies.dlb import Dlb
+from rex_operator.planning.policies.dynamix import Dynamix
 from rex_operator.planning.policies.even import Even
 from rex_operator.planning.policies.lb_bsp import LbBsp
 from rex_operator.planning.policies.lbb import Lbb
@@ -16,7 +17,7 @@ from rex_operator.planning.policies.saddle import Saddle
 
 POLICIES: dict[str, type[Policy]] = {
     policy.about.name: policy
-    for policy in (Rex, Even, Lbb, LbBsp, Boa, Dlb, OmniLearn, Saddle, AdaptDL, Cannikin, RawMwu, AlwaysAccept)
+    for policy in (Rex, Even, Lbb, LbBsp, Boa, Dlb, OmniLearn, Saddle, AdaptDL, Cannikin, Dynamix, RawMwu, AlwaysAccept)
 }
 """REX first, the rivals after it."""
 
