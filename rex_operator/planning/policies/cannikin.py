@@ -49,7 +49,7 @@ class Cannikin(Base):
             " leaves its line has the line scaled; newcomers take their kind's; shares move for 1 % or more."
         ),
         changes=("shares", "batch"),
-        exempt={"keeps-shares-on-noise": "shares move for a predicted 1 %, however noisy the times that it is fitted to"},
+        exempt={"keeps-shares-on-noise": "shares move for a predicted 1 %, be that a matter of noise or not"},
     )
 
     def __init__(self) -> None:
