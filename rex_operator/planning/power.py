@@ -4,9 +4,9 @@ A worker does not meter itself here, so watts are modelled: a device that waits 
 computes draws the more the better it is filled. How well a micro-batch of b samples fills a device needs no meter: the
 step-time curve says it, as the rate at b over the highest rate that the device comes to. Two constants, fitted to
 published measurements, turn that into watts; they are a middle over jobs, and a single job differs from it (`docs/
-planner.md` gives the error). A few measured watts of the very job cure that: the model is kept as the shape, and an
-affine law in logarithms, drawn towards "as the model says", leads from it to the measured points. The same `Transfer`
-leads from any reference profile with many points to a new device or job with few, in watts or in seconds.
+planner.md` gives the error). A few measured watts of the very job cure that: the model is kept as the shape, an affine
+law in logarithms, drawn towards "as the model says", leads from it to the measured points, and what is left of them is
+interpolated. The same `Transfer` leads from any reference profile with many points to a new one with few.
 
 After PowerTrain (arXiv 2407.13944): there two networks are trained on a reference and re-trained with 50 points of the
 new job; with two to five points a network has nothing to learn from, and two numbers have. The regression and all
@@ -33,33 +33,40 @@ V100, P100 and A40 at their highest power limits, without NCF, whose devices wai
 _FAR = 64.0
 """So many times the largest measured size is as good as infinity for the highest rate of a curve."""
 _SHIFT = 1.0
-"""Ours: how far a new profile may lie from its reference before it is a surprise, standard deviation of the log ..."""
-_BEND = 0.3
-"""... how far its exponent may be from 1 ..."""
+"""How far a new profile may lie from its reference before it is a surprise, standard deviation of the log ..."""
+_BEND = 1.0
+"""... how far its exponent may be from 1 (of 0.3, 0.5 and 1 the best on the traces) ..."""
 _NOISE = 0.05
-"""... and how far its points from any such law."""
+"""... and how far its points from any such law. All three are ours."""
 
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """A new profile from a reference: new(x) = exp(``shift``) x reference(x) ^ ``exponent``."""
+    """A new profile from a reference: new(x) = e^``shift`` x reference(x)^``exponent``, put right at what was measured.
+
+    What the law leaves of the measured points is joined by straight lines over the logarithm of the size and added.
+    """
 
     shift: float = 0.0
     exponent: float = 1.0
     centre: float = 0.0
     """Logarithm of the reference at which the shift is taken."""
+    left: tuple[tuple[float, float], ...] = ()
+    """(log size, log of measured over law), ascending."""
 
     @classmethod
-    def fit(cls, reference: npt.ArrayLike, measured: npt.ArrayLike) -> Transfer:
-        """Fit to a few points: ``measured`` of the new profile, ``reference`` at the same places; all positive.
+    def fit(cls, sizes: npt.ArrayLike, reference: npt.ArrayLike, measured: npt.ArrayLike) -> Transfer:
+        """Fit to a few points: ``measured`` of the new profile and ``reference`` at the same ``sizes``; all positive.
 
         Ridge regression: one point shifts the reference as a whole, more points bend it as far as they agree. Raises
         ``ValueError`` for points that are not positive and finite, or not as many as the reference's.
         """
-        r, y = np.asarray(reference, dtype=np.float64), np.asarray(measured, dtype=np.float64)
-        if r.shape != y.shape or r.ndim != 1:
-            raise ValueError(f"{y.size} points need as many of the reference, not {r.size}")
-        if not (np.isfinite(r).all() and np.isfinite(y).all() and (r > 0).all() and (y > 0).all()):
+        x, r, y = (np.asarray(values, dtype=np.float64) for values in (sizes, reference, measured))
+        if r.shape != y.shape or x.shape != y.shape or r.ndim != 1:
+            raise ValueError(
+                f"{y.size} points need as many sizes and values of the reference, not {x.size} and {r.size}"
+            )
+        if not all(np.isfinite(values).all() and (values > 0).all() for values in (x, r, y)):
             raise ValueError("a profile's points are positive and finite")
         if not r.size:
             return cls()
@@ -68,13 +75,17 @@ class Transfer:
         u, v = log_r - centre, np.log(y) - log_r
         shift = float(v.sum() / (r.size + (_NOISE / _SHIFT) ** 2))
         bend = float(u @ (v - shift) / (u @ u + (_NOISE / _BEND) ** 2))
-        return cls(shift, 1.0 + bend, centre)
+        left = dict(zip(np.log(x).tolist(), (v - shift - bend * u).tolist(), strict=True))
+        return cls(shift, 1.0 + bend, centre, tuple(sorted(left.items())))
 
-    def __call__(self, reference: npt.ArrayLike) -> Array:
-        """Return the new profile where the reference has these values."""
+    def __call__(self, sizes: npt.ArrayLike, reference: npt.ArrayLike) -> Array:
+        """Return the new profile at ``sizes``, where the reference has these values."""
         log_r = np.log(np.asarray(reference, dtype=np.float64))
-        new: Array = np.exp(self.shift + self.centre + self.exponent * (log_r - self.centre))
-        return new
+        log_y = self.shift + self.centre + self.exponent * (log_r - self.centre)
+        if self.left:
+            at, left = np.array(self.left).T
+            log_y = log_y + np.interp(np.log(np.asarray(sizes, dtype=np.float64)), at, left)
+        return np.asarray(np.exp(log_y))
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,9 +109,8 @@ class Draw:
         self._power, self._curve = power, curve
         sizes = np.array([*curve.sizes, curve.sizes[-1] * _FAR])
         self._highest = float((sizes / curve.time(sizes)).max())
-        points = [p for p in power.measured if power.limit > 0]
-        at = np.array([b for b, _ in points])
-        self._transfer = Transfer.fit(self._model(at), np.array([w for _, w in points])) if points else None
+        at = np.array([b for b, _ in power.measured])
+        self._transfer = Transfer.fit(at, self._model(at), [w for _, w in power.measured]) if at.size else None
 
     def filling(self, micro_batch: npt.ArrayLike) -> Array:
         """Return how well these sizes fill the device: their rate over the highest, 0 to 1."""
@@ -113,7 +123,7 @@ class Draw:
     def watts(self, micro_batch: npt.ArrayLike) -> Array:
         """Return the watts while computing at these sizes (positive, need not be whole)."""
         model = self._model(micro_batch)
-        return model if self._transfer is None else self._transfer(model)
+        return model if self._transfer is None else self._transfer(np.maximum(micro_batch, 1e-3), model)
 
 
 class TeamPower:
