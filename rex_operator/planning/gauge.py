@@ -8,15 +8,17 @@ machine.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from rex_operator.planning.devices import Devices, Sighting
+from rex_operator.planning.share_loop import SKIPPED, ShareLoop, doubt
+from rex_operator.planning.split import Team
 from rex_operator.planning.statistics import autocorrelation_time, midmean
-from rex_operator.planning.straggler import RECENT, SpeedChange, find_change
+from rex_operator.planning.straggler import RATIO, RECENT, SpeedChange, find_change
 from rex_operator.planning.types import WorkerInfo
-from rex_operator.planning.windows import Window
+from rex_operator.planning.windows import GroupStep, Window
 
 LEARN_STEPS = RECENT
 """Steady steps before a window teaches anything."""
@@ -47,9 +49,12 @@ class Gauge:
         self.learned = 0
         """Steps of the window when last learned from; 0: not yet."""
         self._looked = -1
+        self._loop = ShareLoop()
+        self._familiar = False
 
-    def restart(self) -> None:
-        """A new window begins."""
+    def restart(self, familiar: bool = False) -> None:
+        """A new window begins; ``familiar``: of the same batch and team as the last one, only the shares are others."""
+        self._familiar = familiar and (self._familiar or self.learned > 0)
         self.learned = 0
         self._looked = -1
 
@@ -57,11 +62,15 @@ class Gauge:
         self, window: Window, workers: Mapping[str, WorkerInfo], accumulation: int, at: float
     ) -> SpeedChange | None:
         """Learn what is new; return the change of a worker's speed that was found, if any."""
-        steps = window.ripe()
-        newest = steps[-1].step if steps else -1
+        counted = window.counted()
+        newest = counted[-1].step if counted else -1
         if newest == self._looked:
             return None
         self._looked = newest
+        jump = self._jump(counted, window, workers, accumulation, at)
+        if jump is not None:
+            return jump
+        steps = window.ripe()
         change = find_change(steps) if self.learned else None
         if change is not None:
             window.restart(change.step)
@@ -72,6 +81,37 @@ class Gauge:
             self._learn(window, workers, accumulation, at, moved=False)
         return change
 
+    def _jump(
+        self,
+        counted: Sequence[GroupStep],
+        window: Window,
+        workers: Mapping[str, WorkerInfo],
+        accumulation: int,
+        at: float,
+    ) -> SpeedChange | None:
+        """Look for a jump of one worker's speed; it alone is known anew then, from the steps since."""
+        if not (self.learned or self._familiar) or len(workers.keys() & window.shares.keys()) < max(2, len(workers)):
+            return None
+        models = self._devices.models([workers[name] for name in window.workers], at)
+        if models is None:
+            return None
+        micro = np.array(list(window.shares.values())) / accumulation
+        expected = Team(models).times(micro * accumulation, accumulation)
+        first = window.since if self.learned else window.first + SKIPPED
+        steps = [s for s in counted[-2 * RECENT :] if s.step >= first]
+        least = np.full(micro.size, math.log(RATIO)) if self.learned else doubt(models, micro)
+        jump = self._loop.look(steps, window.workers, expected, least)
+        if jump is None:
+            return None
+        window.restart(jump.step)
+        worker = window.workers[jump.worker]
+        micro_batch = window.shares[worker] / accumulation
+        seconds = float(np.median([s.compute_s[jump.worker] for s in steps if s.step >= jump.step])) / accumulation
+        self._devices.learn([Sighting(workers[worker], micro_batch, seconds, self.error**2)], at, moved=False)
+        self.step_s = float(np.median([s.step_s for s in steps if s.step >= jump.step]))
+        self.learned = max(1, len(window.ripe())) if self.learned else 0
+        return jump
+
     def _learn(
         self, window: Window, workers: Mapping[str, WorkerInfo], accumulation: int, at: float, moved: bool
     ) -> None:
@@ -81,6 +121,7 @@ class Gauge:
         compute = np.array([s.compute_s for s in latest])
         times = np.array([s.step_s for s in latest])
         logs = np.log(np.maximum(compute, 1e-9))
+        self._loop.learn(window.workers, logs)
         shown = range(0, logs.shape[1], max(1, logs.shape[1] // _SAMPLED))
         tau = min(autocorrelation_time([logs[:, i] for i in shown]), _MOST_DEPENDENT)
         log_step, step_error = midmean(np.log(np.maximum(times, 1e-9)))

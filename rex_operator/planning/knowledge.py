@@ -43,6 +43,7 @@ class Knowledge:
         self.gauge = Gauge(self.devices)
         self.history = History(saved.history if saved else ())
         self.latest: GroupStep | None = None
+        self._plan: tuple[int, int, int] | None = None
         self.total_samples = 0
         """Of the whole run; 0: not known."""
 
@@ -60,7 +61,9 @@ class Knowledge:
 
     def running(self, version: int, generation: int, draft: PlanDraft, step: int, now: float) -> None:
         """Begin the window of a plan."""
-        self.gauge.restart()
+        plan = (generation, draft.global_batch, draft.accumulation)
+        self.gauge.restart(familiar=plan == self._plan)
+        self._plan = plan
         for whole in self.ingest.begin(version, generation, draft.local_batches, step, now):
             self._take(whole)
 

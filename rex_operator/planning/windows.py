@@ -72,9 +72,11 @@ class Window:
         self._pending: dict[int, dict[str, StepReport]] = {}
         self._pending_bound = max(_PENDING_STEPS, _PENDING_REPORTS // len(self.workers))
         self._horizon = 0
-        self._since = first
+        self.since = first
+        """Steps before this one do not count any more."""
         self._settled: int | None = None
         self._ripe: list[GroupStep] | None = None
+        self._counted: list[GroupStep] | None = None
 
     def add(self, worker_id: str, report: StepReport, set_aside: Counter[str]) -> GroupStep | None:
         """Take one report; return the group step that it completes."""
@@ -110,7 +112,7 @@ class Window:
             oldest = min(self._steps)
             del self._steps[oldest]
             self._horizon = max(self._horizon, oldest)
-        self._ripe = None
+        self._ripe = self._counted = None
 
     def _assemble(self, step: int, reports: Mapping[str, StepReport]) -> GroupStep:
         ordered = [reports[worker] for worker in self.workers]
@@ -140,17 +142,23 @@ class Window:
 
     def restart(self, step: int) -> None:
         """Let only steps from ``step`` on count: something outside the plan changed there."""
-        self._since = max(self._since, step)
+        self.since = max(self.since, step)
         self._ripe = None
 
     def ripe(self) -> Sequence[GroupStep]:
         """Return the steps that count, in their order: after the warm-up, unmarked, of full size."""
         if self._ripe is None:
-            timed = self._timed()
+            timed = self.counted()
             settled = self._settle(timed) if self._settled is None else self._settled
-            begin = None if settled is None else max(settled, self._since)
+            begin = None if settled is None else max(settled, self.since)
             self._ripe = [] if begin is None else [s for s in timed if s.step >= begin]
         return self._ripe
+
+    def counted(self) -> Sequence[GroupStep]:
+        """Return the steps that are fit for timing, in their order, those of the warm-up too."""
+        if self._counted is None:
+            self._counted = self._timed()
+        return self._counted
 
     def newest(self) -> Iterator[GroupStep]:
         """Return all complete steps, also those that do not count, the newest first."""
