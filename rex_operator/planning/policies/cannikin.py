@@ -2,8 +2,9 @@
 
 The first pass is shared evenly. The second gives each node a share by its speed in the first one, which is good in
 itself and gives every node a second size; from then on each node has its two lines, and the shares of any batch, its
-step time and so its goodput are computed. As in AdaptDL another batch is taken, without a trial, for more than 1.05
-times the goodput.
+step time and so its goodput are computed. As in AdaptDL, on which it is built, another batch is taken, without a trial,
+for more than 1.05 times the goodput, and may be from the second pass on: until a node has run two sizes, half of its
+time counts as fixed, as AdaptDL has it.
 """
 
 from __future__ import annotations
@@ -80,14 +81,13 @@ class Cannikin(Base):
             return None
         slowest = scene.names[int(np.argmax(times))]
         spread = float(times.max() / times.min())
+        self._adoption = self._better_batch(scene, plan, nodes)
+        if self._adoption is not None:
+            return None
         try:
             if not self._known(scene):
                 wanted = self._by_speed(scene, plan.global_batch, plan.accumulation)
-                if wanted != dict(plan.local_batches):
-                    return Rebalance(wanted, slowest, spread)
-            self._adoption = self._better_batch(scene, plan, nodes)
-            if self._adoption is not None:
-                return None
+                return Rebalance(wanted, slowest, spread) if wanted != dict(plan.local_batches) else None
             optimum = self._optimum(scene, nodes, plan.accumulation)
             wanted = optimum.shares(plan.global_batch)
         except CannotPlan:
