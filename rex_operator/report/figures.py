@@ -3,30 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from html import escape
 from math import log2
 from typing import Any
 
 from rex_operator.report import marks
+from rex_operator.report.expectations import expectations
+from rex_operator.report.figure import Figure
 from rex_operator.report.record import MAX_WORKERS, Record
 from rex_operator.report.summary import Summary, worker_medians
 
 DASHES = ("solid", "dash", "dot", "dashdot")
 SERIES = 8
-
-
-@dataclass(frozen=True)
-class Figure:
-    """One plot: ``takeaway`` says in words what it shows, for those who do not see it and those who do."""
-
-    id: str
-    title: str
-    takeaway: str
-    traces: list[dict[str, Any]]
-    layout: dict[str, Any]
-    wide: bool = True
-    height: int = 300
 
 
 def draw(record: Record, summary: Summary) -> list[Figure]:
@@ -40,6 +28,7 @@ def draw(record: Record, summary: Summary) -> list[Figure]:
         _compute_and_wait(record, summary),
         _spread(record, clock),
         _noise(record, clock),
+        expectations(record),
     ]
     return [figure for figure in figures if figure is not None]
 

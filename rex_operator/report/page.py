@@ -16,7 +16,8 @@ from string import Template
 from plotly.offline.offline import get_plotlyjs
 
 from rex_operator import __version__
-from rex_operator.report.figures import Figure, draw
+from rex_operator.report.figure import Figure
+from rex_operator.report.figures import draw
 from rex_operator.report.reader import read_record
 from rex_operator.report.record import MAX_WORKERS, Record
 from rex_operator.report.summary import Summary, summarise

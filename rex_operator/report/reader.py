@@ -9,58 +9,26 @@ spread steps, every plan, every decision up to a limit.
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from rex_operator.report.decided import read_decision
 from rex_operator.report.record import (
     MAX_ROWS,
     MAX_STRETCHES,
     MAX_WORKERS,
-    Decision,
-    Evidence,
     Happening,
     Measured,
     Record,
-    Shape,
     Step,
     Stretch,
 )
+from rex_operator.report.values import number, numbers, text, whole
 
 MAX_LINE = 1 << 20
 MAX_AWAITED = 64
 """Newest plans that are remembered until their steps come."""
-
-
-def number(value: Any) -> float | None:
-    """Return a finite number, or None for anything else (NaN, infinity, text, bool)."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    try:
-        result = float(value)
-    except OverflowError:
-        return None
-    return result if math.isfinite(result) else None
-
-
-def whole(value: Any) -> int | None:
-    """Return an integer, or None for anything else."""
-    result = number(value)
-    return None if result is None else int(result)
-
-
-def numbers(value: Any) -> dict[str, float]:
-    """Return the entries of an object whose values are finite numbers."""
-    if not isinstance(value, Mapping):
-        return {}
-    found = ((str(key)[:63], number(entry)) for key, entry in value.items())
-    return {key: entry for key, entry in found if entry is not None}
-
-
-def text(value: Any) -> str:
-    """Return a string of bounded length."""
-    return "" if value is None else str(value)[:2048]
 
 
 def read_record(path: Path) -> Record:
@@ -186,20 +154,7 @@ class _Reader:
                 self.record.best[name] = max(value, self.record.best.get(name, value))
 
     def _take_decision(self, t: float, line: dict[str, Any]) -> None:
-        inner = line.get("decision")
-        body = inner if isinstance(inner, dict) else line
-        verdict = body.get("verdict") or (body.get("kind") if body is not line else None) or "unknown"
-        row = Decision(
-            t=t,
-            step=whole(body.get("step")),
-            verdict=text(verdict)[:32],
-            reason=text(body.get("reason")),
-            before=_shape(body.get("plan_from")),
-            after=_shape(body.get("plan_to")),
-            evidence=_evidence(body.get("evidence")),
-            expectation=number(body.get("expectation")),
-        )
-        self._keep(self.record.decisions, row)
+        self._keep(self.record.decisions, read_decision(t, line))
 
     def _take_membership(self, t: float, line: dict[str, Any]) -> None:
         members = line.get("members")
@@ -247,33 +202,3 @@ class _Reader:
             # The first rows explain how the run began, the newest how it ended; the middle goes.
             del rows[MAX_ROWS // 4]
             self.record.left_out += 1
-
-
-def _shape(value: Any) -> Shape | None:
-    if not isinstance(value, dict):
-        return None
-    local = numbers(value.get("local_batches"))
-    return Shape(
-        global_batch=whole(value.get("global_batch")),
-        accumulation=whole(value.get("accumulation")),
-        local_batches=dict(list(local.items())[:MAX_WORKERS]),
-        learning_rate_factor=number(value.get("learning_rate_factor")),
-    )
-
-
-def _evidence(value: Any) -> Evidence | None:
-    if not isinstance(value, dict):
-        return None
-    interval = value.get("interval")
-    ends = [number(end) for end in interval] if isinstance(interval, list) and len(interval) == 2 else []
-    low, high = ends if len(ends) == 2 else (None, None)
-    return Evidence(
-        p_better=number(value.get("p_better")),
-        p_worse=number(value.get("p_worse")),
-        effect=number(value.get("effect")),
-        interval=(low, high) if low is not None and high is not None else None,
-        a12=number(value.get("a12")),
-        n_reference=whole(value.get("n_reference")),
-        n_trial=whole(value.get("n_trial")),
-        look=whole(value.get("look")),
-    )

@@ -12,6 +12,8 @@ MAX_STRETCHES = 400
 MAX_ROWS = 500
 MAX_WORKERS = 24
 """Workers drawn one by one; of a larger group the first of them by id."""
+MAX_CANDIDATES = 8
+"""Batches named per decision."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +81,32 @@ class Evidence:
     n_reference: int | None
     n_trial: int | None
     look: int | None
+    level: float | None
+    """One-sided level that ``p_better`` had to reach."""
+    switchback: bool
+    """The plan before ran again after the trial, and counts as reference."""
+    budget_spent: float | None
+    """Most changes by chance to be expected over all trials so far."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A batch that was considered."""
+
+    global_batch: int
+    accumulation: int
+    expected_gain: float | None
+    chance: float | None
+    """That it is better, and fits."""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What the trial took that a decision ends; ``samples`` are useful ones won (negative: lost)."""
+
+    steps: int
+    seconds: float
+    samples: float | None
 
 
 @dataclass(frozen=True)
@@ -93,6 +121,8 @@ class Decision:
     after: Shape | None
     evidence: Evidence | None
     expectation: float | None
+    candidates: tuple[Candidate, ...] = ()
+    cost: Cost | None = None
 
 
 @dataclass(frozen=True)

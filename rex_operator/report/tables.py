@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from html import escape
 
-from rex_operator.report.record import Decision, Evidence, Happening, Shape
+from rex_operator.report.record import Candidate, Cost, Decision, Evidence, Happening, Shape
 
 SIGNS = {
     "accepted": "✓",
@@ -25,6 +25,7 @@ SIGNS = {
     "rescaled": "∿",
     "advised": "☞",
 }
+NONE = '<span class="dim">–</span>'
 INKED = {"accepted", "rejected", "inconclusive"}
 
 
@@ -40,11 +41,14 @@ def decisions_section(decisions: Sequence[Decision], left_out: int) -> str:
 <h2 id="decisions-title">Decisions and their evidence</h2>
 <p class="said">Everything that the planner changed, tried or refused, and the figures behind it.{note}</p>
 <div class="scroll" tabindex="0" role="region" aria-labelledby="decisions-title"><table>
-<caption>Decisions of the planner with p-value, effect, A12 and window sizes</caption>
+<caption>Decisions of the planner with expectation, p-value, effect, A12, window sizes and cost</caption>
 <thead><tr><th scope="col" class="n">Time</th><th scope="col" class="n">Step</th><th scope="col">Verdict</th>
-<th scope="col">Plan</th><th scope="col" class="n">p</th><th scope="col">Effect, 95 % interval</th>
+<th scope="col">Plan</th><th scope="col" class="n">Expected</th>
+<th scope="col" class="n">p</th><th scope="col">Effect, 95 % interval</th>
 <th scope="col" class="n">A₁₂</th><th scope="col" class="n">
-<abbr title="steps in the reference window and in the trial">n</abbr></th><th scope="col">Why</th></tr></thead>
+<abbr title="steps in the reference window and in the trial">n</abbr></th><th scope="col" class="n">
+<abbr title="what the whole trial took, and the useful samples won or lost against going on as before">Cost</abbr></th>
+<th scope="col">Why</th></tr></thead>
 <tbody>
 {rows}
 </tbody></table></div></section>"""
@@ -85,24 +89,50 @@ def _decision(decision: Decision, scale: float) -> str:
     style = verdict if verdict in SIGNS and verdict != "trial-started" else "neutral"
     sign = SIGNS.get(verdict, "•")
     evidence = decision.evidence
-    p = a12 = n = effect = '<span class="dim">–</span>'
+    p = a12 = n = effect = expected = NONE
     if decision.expectation is not None:
-        effect = f'<span class="dim">expected {_percent(decision.expectation)}</span>'
+        expected = _percent(decision.expectation)
     if evidence is not None:
         p, effect = _p(evidence, verdict), _effect(evidence, verdict, scale)
         a12 = f"{evidence.a12:.2f}" if evidence.a12 is not None else a12
         if evidence.n_reference is not None and evidence.n_trial is not None:
             n = f"{evidence.n_reference} / {evidence.n_trial}"
             if evidence.look is not None:
-                n += f'<span class="shares">look {evidence.look}</span>'
+                again = ", A-B-A" if evidence.switchback else ""
+                n += f'<span class="shares">look {evidence.look}{again}</span>'
     step = "–" if decision.step is None else str(decision.step)
     said = escape(verdict.replace("-", " "))
     badge = f'<span class="badge {style}"><i aria-hidden="true">{sign}</i>{said}</span>'
     return (
         f'<tr><td class="n nowrap">{clock(decision.t)}</td><td class="n">{step}</td><td>{badge}</td>'
-        f"<td class='plan'>{_change(decision)}</td><td class='n'>{p}</td><td>{effect}</td><td class='n'>{a12}</td>"
-        f"<td class='n'>{n}</td><td class='reason'>{escape(decision.reason)}</td></tr>"
+        f"<td class='plan'>{_change(decision)}</td><td class='n'>{expected}</td><td class='n'>{p}</td><td>{effect}</td>"
+        f"<td class='n'>{a12}</td><td class='n'>{n}</td><td class='n'>{_cost(decision.cost)}</td>"
+        f"<td class='reason'>{escape(decision.reason)}{_considered(decision.candidates)}</td></tr>"
     )
+
+
+def _cost(cost: Cost | None) -> str:
+    if cost is None:
+        return NONE
+    samples = ""
+    if cost.samples is not None:
+        samples = f'<span class="shares">{cost.samples:+,.0f} samples</span>'.replace("-", "−")
+    return f'{clock(cost.seconds)}<span class="shares">{cost.steps} steps</span>{samples}'
+
+
+def _considered(candidates: Sequence[Candidate]) -> str:
+    """Fold away what else was considered; opens without JavaScript."""
+    if not candidates:
+        return ""
+    lines = "".join(f'<span class="shares">{_candidate(each)}</span>' for each in candidates)
+    return f'<details><summary class="dim">{len(candidates)} considered</summary>{lines}</details>'
+
+
+def _candidate(candidate: Candidate) -> str:
+    said = _batch(Shape(candidate.global_batch, candidate.accumulation, {}, None))
+    if candidate.expected_gain is not None:
+        said += f": {_percent(candidate.expected_gain)}"
+    return said if candidate.chance is None else f"{said}, chance {100 * candidate.chance:.0f} %"
 
 
 def _change(decision: Decision) -> str:
@@ -110,7 +140,7 @@ def _change(decision: Decision) -> str:
     if before is None or after is None:
         shape = after or before
         if shape is None:
-            return '<span class="dim">–</span>'
+            return NONE
         return f'<span class="nowrap">{_batch(shape)}</span>{_shares(shape.local_batches)}'
     if _batch(before) != _batch(after):
         return f'<span class="nowrap">{_batch(before)} → {_batch(after)}</span>{_shares(after.local_batches)}'
@@ -136,7 +166,7 @@ def _p(evidence: Evidence, verdict: str) -> str:
     better, worse = evidence.p_better, evidence.p_worse
     telling = worse if verdict in {"rejected", "vetoed"} and worse is not None else better
     if telling is None:
-        return '<span class="dim">–</span>'
+        return NONE
     lines = _small(telling)
     if verdict == "inconclusive" and better is not None and worse is not None:
         lines = f'{_small(better)}<span class="shares">worse: {_small(worse)}</span>'
@@ -159,7 +189,7 @@ def _ends(evidence: Evidence) -> list[float]:
 
 def _effect(evidence: Evidence, verdict: str, scale: float) -> str:
     if evidence.effect is None:
-        return '<span class="dim">–</span>'
+        return NONE
     ink = f"ink-{verdict if verdict in INKED else 'neutral'}"
     middle = 48.0
 

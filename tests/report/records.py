@@ -119,16 +119,23 @@ def plausible(seed: int = 7) -> list[dict[str, Any]]:
     run.plan(fair)
     run.train(80)
     larger = {"w0": 70, "w1": 70, "w2": 36, "w3": 16}
-    run.decide("trial-started", fair, larger, "Expected gain 38 % at 192.", expectation=0.38)
+    considered = [
+        {"global_batch": 192, "accumulation": 1, "expected_gain": 0.38, "ei": 0.3, "chance": 0.9, "trial_s": 4.0},
+        {"global_batch": 128, "accumulation": 2, "expected_gain": 0.11, "ei": 0.05, "chance": 0.4, "trial_s": 4.0},
+    ]
+    run.decide("trial-started", fair, larger, "Expected gain 38 % at 192.", expectation=0.38, candidates=considered)
     run.plan(larger)
     run.train(40)
-    run.decide("accepted", fair, larger, "Shown to be better.", evidence=evidence(2.1e-9, 1.0, 0.341, 0.05, 0.97, 40))
+    better = evidence(2.1e-9, 1.0, 0.341, 0.05, 0.97, 40)
+    run.decide("accepted", fair, larger, "Shown to be better.", evidence=better, expectation=0.38)
     run.train(60)
     huge = {"w0": 190, "w1": 190, "w2": 96, "w3": 36}
     run.decide("trial-started", larger, huge, "Expected gain 9 % at 512.", expectation=0.09)
     run.plan(huge)
     run.train(40)
-    run.decide("rejected", huge, larger, "Shown to be worse.", evidence=evidence(1.0, 4.2e-5, -0.123, 0.06, 0.18, 40))
+    worse = {**evidence(1.0, 4.2e-5, -0.123, 0.06, 0.18, 40), "switchback": True, "drift": 0.01}
+    cost = {"steps": 81, "seconds": 3.2, "samples": -512.0}
+    run.decide("rejected", huge, larger, "Shown to be worse.", evidence=worse, expectation=0.09, cost=cost)
     run.plan(larger)
     run.train(60)
     other = {"w0": 76, "w1": 76, "w2": 40, "w3": 16}
@@ -141,6 +148,7 @@ def plausible(seed: int = 7) -> list[dict[str, Any]]:
         larger,
         "No difference beyond the margin.",
         evidence=evidence(0.31, 0.24, 0.011, 0.03, 0.53, 80),
+        expectation=0.03,
     )
     run.plan(larger)
     run.train(60)

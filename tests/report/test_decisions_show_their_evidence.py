@@ -47,7 +47,7 @@ def row(rows: list[list[str]], verdict: str) -> list[str]:
 
 
 def test_an_accepted_change_shows_how_sure_it_is(rows: list[list[str]]) -> None:
-    _, _, verdict, plan, p, effect, a12, n, why = row(rows, "accepted")
+    _, _, verdict, plan, _, p, effect, a12, n, _, why = row(rows, "accepted")
     assert verdict == "✓accepted", "never by colour alone"
     assert plan.startswith("64 → 192")
     assert p == "2.1·10−9"
@@ -58,11 +58,11 @@ def test_an_accepted_change_shows_how_sure_it_is(rows: list[list[str]]) -> None:
 
 
 def test_a_rejected_change_shows_the_p_value_of_being_worse(rows: list[list[str]]) -> None:
-    assert row(rows, "rejected")[4] == "4.2·10−5"
+    assert row(rows, "rejected")[5] == "4.2·10−5"
 
 
 def test_an_inconclusive_trial_shows_both_p_values(rows: list[list[str]]) -> None:
-    assert row(rows, "inconclusive")[4] == "0.310worse: 0.240"
+    assert row(rows, "inconclusive")[5] == "0.310worse: 0.240"
 
 
 def test_a_rebalance_shows_the_shares_that_moved(rows: list[list[str]]) -> None:
@@ -70,7 +70,31 @@ def test_a_rebalance_shows_the_shares_that_moved(rows: list[list[str]]) -> None:
 
 
 def test_a_trial_shows_what_was_expected_of_it(rows: list[list[str]]) -> None:
-    assert row(rows, "trial started")[5] == "expected +38.0 %"
+    assert row(rows, "trial started")[4] == "+38.0 %"
+
+
+def test_a_verdict_shows_what_was_expected_and_what_finding_out_has_cost(rows: list[list[str]]) -> None:
+    cells = row(rows, "rejected")
+    assert cells[4] == "+9.0 %"
+    assert cells[9] == "3.2 s81 steps−512 samples"
+    assert cells[8] == "60 / 40look 1, A-B-A"
+
+
+def test_what_else_was_considered_is_folded_away(rows: list[list[str]]) -> None:
+    assert row(rows, "trial started")[10] == (
+        "Expected gain 38 % at 192.2 considered192: +38.0 %, chance 90 %128 in 2 passes: +11.0 %, chance 40 %"
+    )
+
+
+def test_expectations_are_held_against_measurements(tmp_path_factory: pytest.TempPathFactory) -> None:
+    record = read_record(write(tmp_path_factory.mktemp("run"), plausible()) / "record.jsonl")
+    figure = next(figure for figure in draw(record, summarise(record)) if figure.id == "expectations")
+    drawn = {trace["name"]: (trace["x"], trace["y"]) for trace in figure.traces if trace["mode"] == "markers"}
+    assert drawn == {"accepted": ([38.0], [34.1]), "rejected": ([9.0], [-12.3]), "inconclusive": ([3.0], [1.1])}
+    assert figure.takeaway == (
+        "Over 3 judged trials, measured less expected gain: -3.9 points in the median; typically 3.9 points apart."
+        " 2 of 3 expectations lie within the 95 % interval of the measurement."
+    )
 
 
 def test_a_verdict_is_marked_at_the_batch_that_was_tried(tmp_path_factory: pytest.TempPathFactory) -> None:

@@ -53,7 +53,7 @@ def test_each_plot_has_its_data_and_a_description(page: Page) -> None:
     figures = json.loads(next(script for script in page.scripts if script.startswith("[{")))
     names = [figure["id"] for figure in figures]
     assert names == ["local-batches", "global-batch", "throughput", "learning-samples", "learning-time", "compute-wait",
-                     "spread", "noise"]  # fmt: skip
+                     "spread", "noise", "expectations"]  # fmt: skip
     assert page.tags.count("figure") == page.tags.count("figcaption") == len(names)
 
 
