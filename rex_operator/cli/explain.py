@@ -76,7 +76,7 @@ def expectations(calibration: Calibration) -> str:
     met = f"; {calibration.met} of {calibration.told} within the measured 95 % interval" if calibration.told else ""
     return (
         f"Expectations of {trials}: measured less expected {points(calibration.bias)} in the median,"
-        f" {points(calibration.error, sign=False)} apart{met}."
+        f" {points(calibration.error, sign=False)} apart as a rule{met}."
     )
 
 
