@@ -26,6 +26,10 @@ from rex_operator.planning.verdict import Judgement
 from rex_operator.planning.windows import GroupStep, Window
 
 
+_SHORTEST_S = 1e-9
+"""Less is no time that a step can take."""
+
+
 @dataclass(frozen=True, slots=True)
 class Turn:
     """A decision about a trial."""
@@ -87,7 +91,8 @@ class Trials:
         latest = steps[-keep:]
         useful = self._known.useful(incumbent)
         self.count += 1
-        self._bill = Bill(at, self._step(), useful / float(np.median([s.step_s for s in latest])))
+        usual_s = max(_SHORTEST_S, float(np.median([s.step_s for s in latest])))
+        self._bill = Bill(at, self._step(), useful / usual_s)
         self.running = Trial(
             incumbent=incumbent,
             plan=draft,
