@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import zlib
+from collections import Counter
+from collections.abc import Iterable, Sequence
 
 from rex_operator.planning.prediction import predict
 from rex_operator.planning.search import Measured
 from rex_operator.planning.split import WorkerModel
-from rex_operator.planning.types import Record
+from rex_operator.planning.types import Record, WorkerInfo
 
 MAX_KEPT = 128
 _AGEING = 0.02**2 / 600
@@ -25,6 +27,14 @@ class KeptMeasure(Record):
     seconds: float
     variance: float
     at: float
+    team: str = ""
+    """Whose step time it is (`team_of`)."""
+
+
+def team_of(workers: Iterable[WorkerInfo]) -> str:
+    """Return a mark that two teams share if they have equally many devices of each kind."""
+    kinds = sorted(Counter(w.device for w in workers).items())
+    return f"{zlib.crc32(repr(kinds).encode()):08x}"
 
 
 class History:
@@ -32,13 +42,19 @@ class History:
 
     def __init__(self, saved: Sequence[KeptMeasure] = ()) -> None:
         self._kept = {(m.global_batch, m.accumulation): m for m in saved}
+        self._team = ""
 
     def put(self, batch: int, accumulation: int, seconds: float, error: float, at: float) -> None:
         """Note a plan's median step time with the standard error of its logarithm."""
         if not (math.isfinite(seconds) and seconds > 0 and math.isfinite(error)):
             return
         self._kept[batch, accumulation] = KeptMeasure(
-            global_batch=batch, accumulation=accumulation, seconds=seconds, variance=error**2, at=at
+            global_batch=batch,
+            accumulation=accumulation,
+            seconds=seconds,
+            variance=error**2,
+            at=at,
+            team=self._team,
         )
         if len(self._kept) > MAX_KEPT:
             del self._kept[min(self._kept, key=lambda plan: self._kept[plan].at)]
@@ -51,11 +67,18 @@ class History:
         )
 
     def carry_over(
-        self, before: Sequence[WorkerModel] | None, after: Sequence[WorkerModel] | None, overhead_s: float
+        self, before: Sequence[WorkerModel] | None, after: Sequence[WorkerModel] | None, overhead_s: float, team: str
     ) -> None:
-        """Translate all entries to another team by the ratio of its predicted step times; drop what cannot be."""
-        kept, self._kept = self._kept, {}
-        if not before or not after or not kept:
+        """Translate all entries to ``team`` by the ratio of the predicted step times; drop what cannot be.
+
+        An operator that has just started knows no team before; what it has kept of a team like this one stays.
+        """
+        kept, self._team = self._kept, team
+        if not before:
+            self._kept = {plan: measure for plan, measure in kept.items() if measure.team == team}
+            return
+        self._kept = {}
+        if not after or not kept:
             return
         plans = list(kept)
         ratios = predict(after, overhead_s, plans) / predict(before, overhead_s, plans)
@@ -63,7 +86,7 @@ class History:
             if math.isfinite(ratio):
                 old = kept[plan]
                 self._kept[plan] = old.model_copy(
-                    update={"seconds": old.seconds * float(ratio), "variance": old.variance + _OTHER_TEAM}
+                    update={"seconds": old.seconds * float(ratio), "variance": old.variance + _OTHER_TEAM, "team": team}
                 )
 
     def state(self) -> tuple[KeptMeasure, ...]:

@@ -11,7 +11,7 @@ from rex_operator.api.spec import RexJobSpec
 from rex_operator.planning.cooldown import Cooldown
 from rex_operator.planning.devices import Devices
 from rex_operator.planning.gauge import Gauge
-from rex_operator.planning.history import History
+from rex_operator.planning.history import History, team_of
 from rex_operator.planning.learning_rate import learning_rate_factor, settled, warmup_length
 from rex_operator.planning.noise import NoiseEstimator
 from rex_operator.planning.objective import Bill, Meter, check, price_per_hour, team_power, useful_samples
@@ -55,7 +55,8 @@ class Knowledge:
         check(self.spec, workers)
         before = self.devices.models(tuple(self.workers.values()), at)
         self.workers = {w.worker_id: w for w in workers}
-        self.history.carry_over(before, self.devices.models(tuple(workers), at), self.gauge.overhead_s)
+        after = self.devices.models(tuple(workers), at)
+        self.history.carry_over(before, after, self.gauge.overhead_s, team_of(workers))
         self.devices.forget(workers)
         self.ingest.members(workers, now)
 
