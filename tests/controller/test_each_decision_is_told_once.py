@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from pathlib import Path
 from typing import get_args
 
 from rex_operator.api import JobStatus
@@ -92,3 +93,9 @@ def test_metrics_tell_trials_budget_and_how_expectations_come_out() -> None:
     assert values["rex_job_error_budget_spent"] == 0.05
     assert round(values["rex_job_expectation_bias_ratio"], 3) == 0.152
     assert values["rex_job_noise_scale"] == 300
+
+
+def test_every_metric_of_a_job_is_in_the_operators_page() -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs" / "operator.md").read_text(encoding="utf-8")
+    names = [family.name for family in JobFigures(lambda: [], dict).collect() if family.name.startswith("rex_job_")]
+    assert [name for name in names if f"`{name}`" not in page] == []
