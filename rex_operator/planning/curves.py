@@ -106,7 +106,7 @@ class StepTimeCurve:
         )
 
     @cached_property
-    def _table(self) -> tuple[Array, Array]:
+    def table(self) -> tuple[Array, Array]:
         """The curve for linear look-up both ways, in logarithms; strictly increasing in both."""
         if self.between:
             log_x, log_t = np.array(self.between).T
@@ -117,7 +117,7 @@ class StepTimeCurve:
     def time(self, micro_batch: npt.ArrayLike) -> Array:
         """Return the seconds for each size (positive, need not be whole)."""
         x = np.asarray(micro_batch, dtype=np.float64)
-        log_x, log_t = self._table
+        log_x, log_t = self.table
         inside = np.exp(np.interp(np.log(np.maximum(x, 1e-9)), log_x, log_t))
         low = math.exp(log_t[0]) * (1 + self.below * (x / self.sizes[0] - 1))
         high = math.exp(log_t[-1]) * (1 + self.above * (x / self.sizes[-1] - 1))
@@ -126,7 +126,7 @@ class StepTimeCurve:
     def largest(self, seconds: npt.ArrayLike) -> Array:
         """Return the largest size that is done within each of ``seconds``; 0 where not even the smallest is."""
         t = np.asarray(seconds, dtype=np.float64)
-        log_x, log_t = self._table
+        log_x, log_t = self.table
         first, last = math.exp(log_t[0]), math.exp(log_t[-1])
         inside = np.exp(np.interp(np.log(np.maximum(t, 1e-300)), log_t, log_x))
         low = self.sizes[0] * np.maximum(0.0, 1 + (t / first - 1) / self.below)

@@ -19,6 +19,10 @@ from rex_operator.planning.curves import Array, StepTimeCurve
 from rex_operator.planning.types import CannotPlan
 
 Whole = npt.NDArray[np.int64]
+_EXACT = 1e-12
+"""Relative width at which bisection ends ..."""
+_FEW = 16
+"""... unless no more than so many samples are too much before: taking those away one by one is exact as well."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,17 +37,62 @@ class WorkerModel:
     """Most samples per micro-batch."""
 
 
+class _Curves:
+    """The curves of many workers, looked up all at once.
+
+    All tables lie behind one another on a single axis, a gap apart, so that one interpolation serves every worker.
+    """
+
+    def __init__(self, curves: Sequence[StepTimeCurve]) -> None:
+        own: dict[int, int] = {}
+        kinds: list[StepTimeCurve] = []
+        for curve in curves:
+            if own.setdefault(id(curve), len(kinds)) == len(kinds):
+                kinds.append(curve)
+        kind = np.array([own[id(curve)] for curve in curves], dtype=np.int64)
+        tables = [curve.table for curve in kinds]
+        ends = np.array([(x[0], x[-1], t[0], t[-1], c.below, c.above) for (x, t), c in zip(tables, kinds, strict=True)])
+        self._low_x, self._high_x, self._low_t, self._high_t, self._below, self._above = ends.reshape(-1, 6)[kind].T
+        self._first, self._last = np.exp(self._low_x), np.exp(self._high_x)
+        self._fastest, self._slowest = np.exp(self._low_t), np.exp(self._high_t)
+        self._x, self._x_shift = _strung([x for x, _ in tables])
+        self._t, self._t_shift = _strung([t for _, t in tables])
+        self._by_x, self._by_t = self._x_shift[kind], self._t_shift[kind]
+
+    def time(self, sizes: Array) -> Array:
+        """Return what `StepTimeCurve.time` does, for each worker's size (the last axis)."""
+        at = np.clip(np.log(np.maximum(sizes, 1e-9)), self._low_x, self._high_x)
+        inside = np.exp(np.interp(at + self._by_x, self._x, self._t) - self._by_t)
+        low = self._fastest * (1 + self._below * (sizes / self._first - 1))
+        high = self._slowest * (1 + self._above * (sizes / self._last - 1))
+        return np.where(sizes < self._first, low, np.where(sizes > self._last, high, inside))
+
+    def largest(self, seconds: Array) -> Array:
+        """Return what `StepTimeCurve.largest` does, for each worker's seconds (the last axis)."""
+        at = np.clip(np.log(np.maximum(seconds, 1e-300)), self._low_t, self._high_t)
+        inside = np.exp(np.interp(at + self._by_t, self._t, self._x) - self._by_x)
+        low = self._first * np.maximum(0.0, 1 + (seconds / self._fastest - 1) / self._below)
+        high = self._last * (1 + (seconds / self._slowest - 1) / self._above)
+        return np.where(seconds < self._fastest, low, np.where(seconds > self._slowest, high, inside))
+
+
+def _strung(tables: Sequence[Array]) -> tuple[Array, Array]:
+    """Return ascending tables behind one another as one ascending array, and the shift of each."""
+    if not tables:
+        return np.array([]), np.array([])
+    lengths = np.array([table[-1] - table[0] + 1.0 for table in tables])
+    shifts = np.concatenate([[0.0], np.cumsum(lengths[:-1])]) - np.array([table[0] for table in tables])
+    return np.concatenate([table + shift for table, shift in zip(tables, shifts, strict=True)]), shifts
+
+
 class Team:
-    """A group of workers with vectorised step times; workers that share a curve are computed together."""
+    """A group of workers with vectorised step times, however many different curves they have."""
 
     def __init__(self, models: Sequence[WorkerModel]) -> None:
         self.models = tuple(models)
         self._slowness = np.array([m.slowness for m in models])
         self._caps = np.array([np.inf if m.cap is None else m.cap for m in models])
-        kinds: dict[int, list[int]] = {}
-        for i, model in enumerate(models):
-            kinds.setdefault(id(model.curve), []).append(i)
-        self._kinds = [(models[rows[0]].curve, np.array(rows)) for rows in kinds.values()]
+        self._curves = _Curves([m.curve for m in models])
 
     def __len__(self) -> int:
         return len(self.models)
@@ -51,10 +100,7 @@ class Team:
     def times(self, shares: npt.ArrayLike, accumulation: int) -> Array:
         """Return each worker's compute seconds for its share of one optimiser step."""
         micro = np.asarray(shares, dtype=np.float64) / accumulation
-        out = np.empty(len(self))
-        for curve, rows in self._kinds:
-            out[rows] = curve.time(micro[rows])
-        seconds: Array = out * self._slowness * accumulation
+        seconds: Array = self._curves.time(micro) * self._slowness * accumulation
         return seconds
 
     def fit_within(self, seconds: npt.ArrayLike, accumulation: int, least: int) -> Array:
@@ -63,10 +109,8 @@ class Team:
         For seconds of any shape; the workers are the result's last axis.
         """
         micro_seconds = np.asarray(seconds, dtype=np.float64)[..., None] / accumulation / self._slowness
-        out = np.empty(micro_seconds.shape)
-        for curve, rows in self._kinds:
-            out[..., rows] = curve.largest(micro_seconds[..., rows])
-        return np.asarray(np.clip(out * accumulation, least, np.maximum(self._caps * accumulation, least)))
+        done = self._curves.largest(micro_seconds) * accumulation
+        return np.asarray(np.clip(done, least, np.maximum(self._caps * accumulation, least)))
 
     def room(self, accumulation: int) -> float:
         """Return the most samples per step that the ceilings allow; infinity if a worker has none."""
@@ -77,43 +121,83 @@ class Team:
         return np.floor(np.minimum(self.fit_within(seconds, accumulation, least), 2.0**53) + 1e-7).astype(np.int64)
 
 
-def split(models: Sequence[WorkerModel], batch: int, accumulation: int = 1, min_share: int = 1) -> dict[str, int]:
+def split(
+    models: Sequence[WorkerModel], batch: int, accumulation: int = 1, min_share: int = 1, idle: bool = False
+) -> dict[str, int]:
     """Return the shares that minimise the slowest worker's time; they sum to ``batch``.
 
     Every share is at least ``min_share`` x ``accumulation`` (so many samples in each pass); with a ``min_share`` of 1,
-    at least 1 where the batch is too small for a sample in each pass. Raises ``CannotPlan`` when the batch has too few
+    at least 1 where the batch is too small for a sample in each pass. With ``idle`` a worker whose least share would
+    hold up the others, or does not fit in its memory, gets 0 instead. Raises ``CannotPlan`` when the batch has too few
     samples for that, or more than the ceilings hold.
     """
     team = Team(models)
-    check_room(team, batch, accumulation, min_share)
-    least = min_share * accumulation if batch >= min_share * accumulation * len(team) else 1
+    if idle:
+        team = _able(team, min_share)
+    check_room(team, batch, accumulation, min_share, idle)
+    least = min_share * accumulation if batch >= min_share * accumulation * (1 if idle else len(team)) else 1
+    shares = _shortest(team, batch, accumulation, least, idle)
+    found = dict(zip((m.worker_id for m in team.models), shares.tolist(), strict=True))
+    return {m.worker_id: found.get(m.worker_id, 0) for m in models}
+
+
+def _able(team: Team, min_share: int) -> Team:
+    """Return the workers that hold a least share at all; all of them, if none does, for the error to name."""
+    able = [m for m in team.models if m.cap is None or m.cap >= min_share]
+    return Team(able) if able else team
+
+
+def _shortest(team: Team, batch: int, accumulation: int, least: int, idle: bool) -> Whole:
+    """Return the best whole shares, each ``least`` or more, or 0 with ``idle``.
+
+    The samples that are done within T grow with T, also where those who cannot do ``least`` of them do none and only
+    so many take part as ``batch`` has least shares; so the smallest T for which they are enough is found by bisection.
+    What is too much at the end is taken from whoever is slowest, one sample at a time. That is optimal from any T that
+    is enough: had other shares a shorter step, somebody who got less than there was slowest with no more than there.
+    """
+
+    def within(seconds: float) -> Whole:
+        whole = team.whole_within(seconds, accumulation, 0 if idle else least)
+        if not idle:
+            return whole
+        whole[whole < least] = 0
+        spare = np.argsort(-whole, kind="stable")[batch // least :]
+        whole[spare] = 0
+        return whole
+
     low = float(team.times(np.full(len(team), least), accumulation).min()) / 2
     high = max(low, float(team.times(np.full(len(team), batch / len(team)), accumulation).max()))
-    while team.whole_within(high, accumulation, least).sum() < batch:
+    shares = within(high)
+    while shares.sum() < batch:
         low, high = high, 2 * high
-    while high - low > 1e-12 * high:
+        shares = within(high)
+    while high - low > _EXACT * high and shares.sum() - batch > _FEW:
         middle = (low + high) / 2
-        if team.whole_within(middle, accumulation, least).sum() >= batch:
-            high = middle
+        attempt = within(middle)
+        if attempt.sum() >= batch:
+            high, shares = middle, attempt
         else:
             low = middle
-    shares = team.whole_within(high, accumulation, least)
     _give_back(team, shares, int(shares.sum()) - batch, accumulation, least)
-    return dict(zip((m.worker_id for m in models), shares.tolist(), strict=True))
+    return shares
 
 
 def _give_back(team: Team, shares: Whole, surplus: int, accumulation: int, least: int) -> None:
-    """Take ``surplus`` samples away, from the slowest first: no time grows, so the largest stays the smallest."""
+    """Take ``surplus`` samples away, each from the slowest worker that has more than ``least``; of equal ones the last.
+
+    Where bisection went as far as numbers allow, many are left only where as many workers are equally slow: those give
+    one each, since no time grows.
+    """
     backwards = -np.arange(len(team))
     while surplus > 0:
         times = np.where(shares > least, team.times(shares, accumulation), -np.inf)
-        slowest = np.lexsort((backwards, -times))[: min(surplus, int(np.isfinite(times).sum()))]
-        shares[slowest] -= 1
-        surplus -= slowest.size
+        count = min(surplus, int(np.isfinite(times).sum())) if surplus > _FEW else 1
+        shares[np.lexsort((backwards, -times))[:count]] -= 1
+        surplus -= count
 
 
-def check_room(team: Team, batch: int, accumulation: int, min_share: int = 1) -> None:
-    """Raise ``CannotPlan`` unless ``batch`` can be split over the team."""
+def check_room(team: Team, batch: int, accumulation: int, min_share: int = 1, idle: bool = False) -> None:
+    """Raise ``CannotPlan`` unless ``batch`` can be split over the team; with ``idle``, over a part of it."""
     if not len(team):
         raise CannotPlan("there is no worker to plan for")
     hopeless = [m.worker_id for m in team.models if m.cap is not None and m.cap < min_share]
@@ -121,11 +205,12 @@ def check_room(team: Team, batch: int, accumulation: int, min_share: int = 1) ->
         names, what = ", ".join(hopeless[:5]), "one sample fits" if min_share == 1 else f"{min_share} samples fit"
         advice = "drop its pool" if min_share == 1 else "drop its pool or lower batch.minShare"
         raise CannotPlan(f"not even {what} in the memory of {names}; {advice}")
-    if batch < len(team):
-        raise CannotPlan(f"a batch of {batch} cannot give {len(team)} workers a sample each")
-    if min_share > 1 and batch < min_share * accumulation * len(team):
+    needed = 1 if idle else len(team)
+    if batch < needed:
+        raise CannotPlan(f"a batch of {batch} cannot give {needed} workers a sample each")
+    if min_share > 1 and batch < min_share * accumulation * needed:
         raise CannotPlan(
-            f"a batch of {batch} cannot give {len(team)} workers batch.minShare ({min_share}) samples in each of"
+            f"a batch of {batch} cannot give {needed} workers batch.minShare ({min_share}) samples in each of"
             f" {accumulation} passes"
         )
     room = team.room(accumulation)
