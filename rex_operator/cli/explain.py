@@ -17,7 +17,7 @@ from rich.text import Text
 
 from rex_operator.api.status import Decision
 from rex_operator.cli.decisions import Told
-from rex_operator.cli.words import batch, duration, percent, points
+from rex_operator.cli.words import batch, duration, percent, points, printable
 from rex_operator.planning import CandidateSummary, Cost, DecisionRecord, Evidence, PlanSummary
 from rex_operator.planning.calibration import Calibration, calibrate, forecast
 
@@ -37,7 +37,7 @@ def explain(told: Told, *, last: int | None = None, as_json: bool = False, conso
         return
     out.print(Text.assemble((told.job, "bold"), f": {_counted(told, len(shown) + len(short))}, from {told.source}"))
     if told.note:
-        out.print(Text(told.note))
+        out.print(Text(printable(told.note)))
     for at, record in shown:
         out.print()
         _explain(out, at, record)
@@ -109,7 +109,7 @@ def _explain(out: Console, at: float, record: DecisionRecord) -> None:
     )
     grid = _grid()
     for label, text in _rows(record):
-        grid.add_row(f"  {label}", Text(text))
+        grid.add_row(f"  {label}", Text(printable(text)))
     out.print(grid)
     if record.candidates:
         out.print(_candidates(record))
@@ -217,9 +217,9 @@ def _key(plan: CandidateSummary | PlanSummary) -> tuple[int, int]:
 
 
 def _explain_short(out: Console, decision: Decision) -> None:
-    out.print(Text.assemble((decision.kind.replace("-", " "), "bold"), f" at step {decision.step}"))
+    out.print(Text.assemble((printable(decision.kind.replace("-", " ")), "bold"), f" at step {decision.step}"))
     grid = _grid()
-    grid.add_row("  why", Text(decision.reason))
+    grid.add_row("  why", Text(printable(decision.reason)))
     if decision.batch_to is not None:
         grid.add_row("  batch", f"{decision.batch_from or '-'} -> {decision.batch_to}")
     if decision.effect is not None:

@@ -16,6 +16,11 @@ def percent(value: float | None) -> str:
     return "-" if value is None else f"{value:+.1%}"
 
 
+def printable(text: str) -> str:
+    """Return a text from elsewhere without what would steer a terminal."""
+    return "".join(sign if sign.isprintable() else "\N{REPLACEMENT CHARACTER}" for sign in text)
+
+
 def points(value: float, *, sign: bool = True) -> str:
     """Return a difference of two shares in percentage points."""
     return f"{100 * value:{'+' if sign else ''}.1f} points"

@@ -104,7 +104,8 @@ def test_all_of_the_evidence_is_told(tmp_path: Path) -> None:
         "batch 108 2 +10.0% 40% 0.02 11 s",
         "w0 (t4) became 1.97x slower",
         "w0 119 -> 98, w1 9 -> 30",
-        "Expectations of 1 trial: measured less expected +15.2 points in the median, 15.2 points apart as a rule; 0 of 1 within",
+        "Expectations of 1 trial: measured less expected +15.2 points in the median",
+        "15.2 points apart as a rule; 0 of 1 within the measured 95 % interval.",
     ):
         assert words in text
 
@@ -157,3 +158,13 @@ def test_shares_of_a_large_group_are_cut(tmp_path: Path) -> None:
     large = PlanSummary(global_batch=240, accumulation=1, local_batches=shares, learning_rate_factor=1.0)
     record = DecisionRecord(time_s=0, step=0, samples=0, kind="membership", plan_to=large, reason="60 workers.")
     assert "w15 4 and 44 more" in " ".join(told(recorded(tmp_path, [record])).split())
+
+
+def test_what_others_may_have_written_does_not_steer_the_terminal(tmp_path: Path) -> None:
+    nasty = "\x1b[2J\x1b]0;title\x07 [bold]fine[/bold]\r\x9b31m"
+    record = MOVED.model_copy(
+        update={"reason": nasty, "plan_to": plan(128).model_copy(update={"local_batches": {nasty: 128}})}
+    )
+    text = told(recorded(tmp_path, [record]))
+    assert not {"\x1b", "\x07", "\r", "\x9b"} & set(text)
+    assert "[bold]fine[/bold]" in text
