@@ -5,9 +5,14 @@ much as a fast one, and does a tenth of its work, makes every useful sample dear
 away, that is the cluster's business; it can work out what a useful sample costs with and without them, each team at its
 own best batch and split by the measured curves, and say so.
 
-Workers of a pool are alike, so a team is a number of workers per pool. Starting from the present team, whichever pool's
-cut saves most is cut, the slowest of its workers first, until no cut saves the practical margin. Pure, and slow enough
-(a few hundred milliseconds for large teams) to run with a search.
+Cheapest of all is nearly always the single cheapest worker, which takes for ever: every exchange of gradients is saved.
+Nobody is served by that advice, so a cut must save a larger share of the cost than it adds to the time, which is to say
+that cost x time falls (the energy-delay product of circuit design, for a price as well as for joules). A worker that
+shortens the job by more than it makes it dearer pays for itself.
+
+Workers of a pool are alike, so a team is a number of workers per pool. Starting from the present team, the cut with the
+least cost x time is made, the slowest of a pool's workers first, until none wins the practical margin. Pure, and slow
+enough (some hundred milliseconds for large teams) to run with a search.
 """
 
 from __future__ import annotations
@@ -86,7 +91,7 @@ class Smaller:
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """A smaller team for which a useful sample is cheapest, and what lies on the way there."""
+    """A smaller team that pays, and what lies on the way there."""
 
     counts: Mapping[str, int]
     """Workers that each pool should have, where it should have fewer."""
@@ -96,7 +101,7 @@ class Advice:
 
     @property
     def best(self) -> Smaller:
-        """The cheapest team."""
+        """The team in question."""
         return self.steps[-1]
 
 
@@ -106,6 +111,16 @@ class _Offer:
     """Price per hour x hours, or joules, of a useful sample at the team's best plan."""
     seconds: float
     """Seconds of a useful sample at that plan."""
+
+    def beats(self, other: _Offer, margin: float) -> bool:
+        """Return whether it is cheaper, and by more than it is slower, both by the margin."""
+        gain = 1 + margin
+        return self.spent * gain <= other.spent and self.product * gain <= other.product
+
+    @property
+    def product(self) -> float:
+        """Cost x time."""
+        return self.spent * self.seconds
 
 
 def team_question(spec: RexJobSpec, workers: Sequence[WorkerInfo]) -> TeamQuestion | None:
@@ -130,20 +145,18 @@ def team_question(spec: RexJobSpec, workers: Sequence[WorkerInfo]) -> TeamQuesti
 
 
 def advise(models: Sequence[WorkerModel], question: TeamQuestion, terms: Terms) -> Advice | None:
-    """Return the smaller team that makes a useful sample cheapest; None if none does by the margin."""
+    """Return the smaller team that pays better than the present one; None if none does by the margin."""
     present = list(range(len(models)))
     first = _offer(models, present, question, terms)
     if first is None or first.spent <= 0:
         return None
     team, offer, steps = present, first, list[Smaller]()
     for _ in range(_MOST_CUTS):
-        made = [
-            (made, rows) for rows in _cuts(models, team, question) if (made := _offer(models, rows, question, terms))
-        ]
-        best = min(made, key=lambda pair: pair[0].spent, default=None)
-        if best is None or best[0].spent > offer.spent / (1 + terms.margin):
+        made = [(_offer(models, rows, question, terms), rows) for rows in _cuts(models, team, question)]
+        better = [(other, rows) for other, rows in made if other is not None and other.beats(offer, terms.margin)]
+        if not better:
             break
-        offer, team = best
+        offer, team = min(better, key=lambda pair: (pair[0].product, pair[0].seconds))
         gone = tuple(models[i].worker_id for i in present if i not in set(team))
         steps.append(Smaller(gone, 1 - offer.spent / first.spent, offer.seconds / first.seconds - 1))
     if not steps:
@@ -180,8 +193,7 @@ def _offer(models: Sequence[WorkerModel], rows: Sequence[int], question: TeamQue
     else:
         spent = team_joules(chosen, TeamPower(chosen, powers), terms.overhead_s, plans, seconds, terms.min_share)
     useful = useful_of(np.array([b for b, _ in plans], dtype=np.float64), terms.noise_scale, terms.batch_initial)
-    # Of several plans that cost the same (nothing, say), the fastest.
-    best = np.lexsort((seconds / useful, spent / useful))[0]
+    best = np.lexsort((seconds / useful, spent / useful))[0]  # of several that cost nothing the fastest
     return _Offer(float(spent[best] / useful[best]), float(seconds[best] / useful[best]))
 
 

@@ -118,8 +118,8 @@ def run_search(request: SearchRequest) -> SearchResult:
         return result
     terms = Terms(
         request.overhead_s,
-        request.batch_min,
-        request.batch_max,
+        max(request.batch_min, request.low),
+        min(request.batch_max, request.high),
         request.batch_initial,
         request.min_share,
         request.noise_scale,

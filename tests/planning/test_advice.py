@@ -88,6 +88,12 @@ def test_free_workers_do_it_where_they_can() -> None:
     assert found.best.slower > 1
 
 
+def test_alike_workers_pay_for_themselves_though_fewer_would_be_cheaper() -> None:
+    models, prices = team(FAST, FAST, FAST, FAST), (1.0, 1.0, 1.0, 1.0)
+    assert _by_hand(models[:1], prices[:1])[0] < _by_hand(models, prices)[0]
+    assert advise(models, asked("aaaa", prices), TERMS) is None
+
+
 def test_the_way_to_the_cheapest_team_is_told_step_by_step() -> None:
     found = advise(team(FAST, FAST, SLOW), asked("abc", (1.0, 2.0, 1.0)), TERMS)
     assert found is not None
@@ -110,28 +116,32 @@ def test_no_batch_that_fits_is_no_advice() -> None:
     assert advise(models, asked("ab", (1.0, 1.0)), replace(TERMS, batch_min=1024, batch_max=1024)) is None
 
 
-def _by_hand(models: list[WorkerModel], prices: tuple[float, ...]) -> float:
-    """Price of a useful sample at the best of the same plans."""
+def _by_hand(models: list[WorkerModel], prices: tuple[float, ...]) -> tuple[float, float]:
+    """Price and seconds of a useful sample at the best of the same plans."""
     plans = plans_of(models, TERMS)
     seconds = predict(models, TERMS.overhead_s, plans)
     batch = np.array([b for b, _ in plans])
-    return float(np.nanmin(seconds * sum(prices) / (batch * (400 + 64) / (400 + batch))))
+    best = float(np.nanmin(seconds / (batch * (400 + 64) / (400 + batch))))
+    return best * sum(prices), best
 
 
 @given(
     st.lists(st.tuples(st.sampled_from([FAST, SLOW, (0.01, 0.0006)]), st.floats(0.1, 3.0)), min_size=2, max_size=4),
 )
 @settings(max_examples=25, deadline=None)
-def test_advice_is_true_and_never_beaten_by_a_single_cut(devices: list[tuple[tuple[float, float], float]]) -> None:
+def test_advice_is_true_and_no_single_cut_more_would_pay(devices: list[tuple[tuple[float, float], float]]) -> None:
     models, prices = team(*(d for d, _ in devices)), tuple(p for _, p in devices)
     pools = "abcd"[: len(models)]  # each in a pool of its own: every subset is a team
     found: Advice | None = advise(models, asked(pools, prices), TERMS)
-    present = _by_hand(models, prices)
     kept = [i for i, pool in enumerate(pools) if found is None or found.counts.get(pool, 1) == 1]
+    before = _by_hand(models, prices)
     own = _by_hand([models[i] for i in kept], tuple(prices[i] for i in kept))
-    assert (0.0 if found is None else found.best.saving) == pytest.approx(1 - own / present, abs=1e-9)
+    if found is not None:
+        assert found.best.saving == pytest.approx(1 - own[0] / before[0], abs=1e-9)
+        assert found.best.slower == pytest.approx(own[1] / before[1] - 1, abs=1e-9)
+        assert own[0] * own[1] < before[0] * before[1]
+    gain = 1 + TERMS.margin - 1e-12
     for rest in itertools.combinations(kept, len(kept) - 1):
         if rest:
-            assert (
-                _by_hand([models[i] for i in rest], tuple(prices[i] for i in rest)) > own / (1 + TERMS.margin) - 1e-12
-            )
+            cost, time = _by_hand([models[i] for i in rest], tuple(prices[i] for i in rest))
+            assert cost * gain > own[0] or cost * time * gain > own[0] * own[1]

@@ -72,12 +72,13 @@ def test_another_team_is_another_question(by_price: Job) -> None:
 
 
 def test_the_teams_of_price_and_of_speed_differ() -> None:
-    cheap_and_slow = ran("cost", prices={"a100": 9.0, "v100": 2.5, "t4": 0.1}, trials=0, seconds=20.0)
-    advice = cheap_and_slow.planner.view().advice
+    dear_and_fast = ran("cost", prices={"a100": 20.0, "v100": 1.0}, devices=(A100, V100), trials=0, seconds=20.0)
+    advice = dear_and_fast.planner.view().advice
     assert advice is not None
     assert "pools[a100].maxWorkers to 0" in advice
     assert "longer" in advice
-    assert cheap_and_slow.planner.converged
+    assert dear_and_fast.planner.converged
+    assert {draft.global_batch for draft in dear_and_fast.drafts} == {64}, "no trials: the batch is not touched"
 
 
 def test_energy_waits_for_nobody_and_says_what_it_draws() -> None:
@@ -189,8 +190,12 @@ def test_goodput_is_what_it_was_to_the_last_bit(batch: int, noise_scale: float, 
     assert useful_samples("goodput", batch, noise_scale, initial) == batch * (
         (noise_scale + initial) / (noise_scale + batch)
     )
-    step = GroupStep(1, 0, step_s, *[np.zeros(1)] * 6, 0.0, None, False, True)
-    for objective in ("goodput", "throughput", "cost"):
+    nothing = np.zeros(1)
+    step = GroupStep(
+        1, 0, step_s, nothing, nothing, nothing, nothing, nothing, nothing, 0.0, None, diverged=False, counts=True
+    )
+    objectives: tuple[Objective, ...] = ("goodput", "throughput", "cost")
+    for objective in objectives:
         assert Meter(objective).spent(PlanDraft(batch, 1, {"w0": batch}, 1.0), [step])[0] == step_s
     by_hand = np.log(float(batch)) - np.log((noise_scale + batch) / (noise_scale + initial)) - np.log(step_s)
     assert log_objective(np.array([float(batch)]), np.array([step_s]), noise_scale, initial)[0] == by_hand
