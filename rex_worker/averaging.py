@@ -78,6 +78,9 @@ class Averager(Protocol):
     def complete(self, reducer: Reducer) -> None:
         """All passes are done; everything may leave but what carries the vote."""
 
+    def square_so_far(self) -> Tensor | None:
+        """|g|^2 of the gradients that have been added up on this worker; None if it is unknown. Between two passes."""
+
     def local_square(self, weight: float) -> float | None:
         """|g_i|^2 of this worker's own mean gradient, whose share of the step is ``weight``; None if it is unknown."""
 
@@ -170,6 +173,13 @@ class GradientAverager:
 
     def pass_ends(self, weight: float) -> None:
         """Nothing: gradients add up on the parameters."""
+
+    def square_so_far(self) -> Tensor | None:
+        """|g|^2 of the gradients that have been added up on the parameters."""
+        gradients = [p.grad for bucket in self._buckets for p in bucket.parameters if p.grad is not None]
+        if not gradients or any(gradient.layout is not torch.strided for gradient in gradients):
+            return None
+        return torch.nn.utils.get_total_norm(gradients).double() ** 2
 
     def waited_s(self) -> float:
         """None: what leaves during a pass is not waited for."""

@@ -71,6 +71,9 @@ class Exchange:
             if weight > 0:
                 step.losses.append((weight, raw))
             self._averager.pass_ends(weight)
+            if number == 0 and not final and term.group.size == 1 and weight > 0 and step.units is None:
+                square = self._averager.square_so_far()
+                step.first_sq = None if square is None else square / (self._scale() * weight) ** 2
             self._replica.statistics.pass_ends(statistics_weight)
         except (RuntimeError, MemoryError) as error:
             if samples == 1 or not self._headroom.is_full(error):
@@ -94,7 +97,7 @@ class Exchange:
         self._averager.complete(group)
         step.times.inside_s = self._averager.waited_s()
         # What is reported is of unscaled gradients.
-        scale = 1.0 if scaler is None else float(scaler.get_scale())
+        scale = self._scale()
         step.local_sq = None if unfit else self._averager.local_square(scale * step.own_weight)
         vote = step.vote(
             self._replica.progress,
@@ -117,6 +120,9 @@ class Exchange:
         self._replica.statistics.take_over()
         step.fate = "reduced"
         return decision
+
+    def _scale(self) -> float:
+        return 1.0 if self._scaler is None else float(self._scaler.get_scale())
 
     def void(self, step: Step) -> None:
         """Nobody applies the step: nothing of it is to remain."""

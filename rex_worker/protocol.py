@@ -197,6 +197,10 @@ class StepReport(Message):
     """|g_i|^2 of this worker's own mean gradient, before averaging and clipping."""
     global_grad_sq: Annotated[float | None, Field(ge=0, le=1e300)] = None
     """|g|^2 of the averaged gradient; the same on all workers."""
+    first_pass: Count = 0
+    """Samples of the step's first pass, where ``first_pass_sq`` is told."""
+    first_pass_sq: Annotated[float | None, Field(ge=0, le=1e300)] = None
+    """|g_1|^2 of the first pass's own mean gradient; told by a worker that is alone and runs several passes a step."""
     peak_bytes: Count = 0
     """Most memory of the device in use at once during the step; 0 where that is not known (CPU)."""
     marks: Annotated[list[Mark], Field(max_length=4)] = []

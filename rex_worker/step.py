@@ -50,6 +50,8 @@ class Step:
     """A gradient scaler skipped the update."""
     local_sq: float | None = None
     global_sq: float | None = None
+    first_sq: Tensor | None = None
+    """Of the first pass's own mean gradient, where it lies; known where one worker alone runs several passes."""
 
     def pass_weight(self, number: int) -> float:
         """What the mean loss of a pass counts in the mean over the global batch; 0 for a filler."""
@@ -127,6 +129,8 @@ class Step:
             diverged=mean is not None and not finite and not self.overflowed,
             local_grad_sq=_bounded(self.local_sq),
             global_grad_sq=_bounded(self.global_sq),
+            first_pass=0 if self.first_sq is None else len(self.passes[0]),
+            first_pass_sq=_bounded(None if self.first_sq is None else float(self.first_sq)),
             peak_bytes=peak_bytes,
             marks=self.marks,
         )

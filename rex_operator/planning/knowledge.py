@@ -75,7 +75,8 @@ class Knowledge:
             self._take(whole)
 
     def _take(self, whole: GroupStep) -> None:
-        self.noise.observe(whole.local_batches, whole.local_grad_sq, whole.global_grad_sq)
+        first = (whole.first_pass, whole.first_pass_sq)
+        self.noise.observe(whole.local_batches, whole.local_grad_sq, whole.global_grad_sq, first)
         if self.latest is None or whole.step >= self.latest.step:
             self.latest = whole
 
@@ -172,6 +173,7 @@ class Knowledge:
             step_s=self.gauge.step_s,
             overhead_s=self.gauge.overhead_s,
             error=self.gauge.error,
+            drifting=self.gauge.drifting,
             noise=self.noise.scale(),
             measured=self.history.measured(at),
             remaining_samples=self.remaining_samples(),

@@ -48,6 +48,18 @@ def pooled_estimate(local_batches: Sample, local_sq: Sample, global_sq: float) -
     return (trace, signal) if math.isfinite(trace) and math.isfinite(signal) else None
 
 
+def nested_estimate(part: int, part_sq: float, batch: float, batch_sq: float) -> tuple[float, float] | None:
+    """Return unbiased estimates (tr Sigma, |G|^2) from one step of a worker alone; None when it cannot say.
+
+    ``part_sq`` is |g|^2 over the ``part`` samples of its first pass, ``batch_sq`` over all ``batch`` of the step: the
+    two batches of McCandlish et al. (2018), one within the other.
+    """
+    if not 0 < part < batch or not (0 <= part_sq <= _ACCIDENT and 0 <= batch_sq <= _ACCIDENT):
+        return None
+    trace = (part_sq - batch_sq) / (1 / part - 1 / batch)
+    return trace, (batch * batch_sq - part * part_sq) / (batch - part)
+
+
 class NoiseState(Record):
     """What the estimator remembers."""
 
@@ -77,9 +89,16 @@ class NoiseEstimator:
     def __init__(self, saved: NoiseState | None = None) -> None:
         self._state = (saved or NoiseState()).model_dump()
 
-    def observe(self, local_batches: Sample, local_sq: Sample, global_sq: float) -> None:
-        """Take in one group step; unusable ones are counted."""
+    def observe(
+        self, local_batches: Sample, local_sq: Sample, global_sq: float, first_pass: tuple[int, float] | None = None
+    ) -> None:
+        """Take in one group step; unusable ones are counted.
+
+        ``first_pass`` are the samples and |g|^2 of the first pass of a worker that is alone.
+        """
         estimate = pooled_estimate(local_batches, local_sq, global_sq)
+        if estimate is None and first_pass is not None and local_batches.size == 1:
+            estimate = nested_estimate(*first_pass, float(local_batches[0]), global_sq)
         s = self._state
         if estimate is None:
             s["skipped"] += 1
@@ -106,6 +125,12 @@ class NoiseEstimator:
     def hopeless(self) -> bool:
         """Whether many steps came by and none could be used: one worker alone, or no gradient norms reported."""
         return bool(self._state["steps"] == 0 and self._state["skipped"] >= 4 * ENOUGH_STEPS)
+
+    @property
+    def vague(self) -> bool:
+        """Whether more steps are likely to tell more: so far there is a floor at most."""
+        scale = self.scale()
+        return (scale is None or math.isinf(scale.high)) and self._state["steps"] < LONGEST_MEMORY
 
     def state(self) -> NoiseState:
         """Return what is to be kept."""

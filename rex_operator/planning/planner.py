@@ -45,7 +45,7 @@ from rex_operator.planning.view import look_at
 from rex_operator.planning.windows import Window
 from rex_worker.protocol import StepReport
 
-_NO_NOISE = "No noise scale can be had (it takes two workers that report gradient norms), so the batch stays."
+_NO_NOISE = "No noise scale can be had (it takes two workers, or two passes, with gradient norms), so the batch stays."
 
 
 class Planner:
@@ -235,11 +235,13 @@ class Planner:
         reason = words.rescaled(running, draft, self._known.rate_noise)
         return self._issue("rescaled", reason, draft, running)
 
-    def _seek(self, running: PlanDraft, window: Window, at: float) -> SearchRequest | None:
+    def _seek(self, running: PlanDraft, window: Window, at: float) -> SearchRequest | PlanDraft | None:
         if self._pending is not None or not self._cooldown.quiet(at):
             return None
         if not self._convergence.search_due(at, self._known.noise_scale()):
             return None
+        if self._alone and running.accumulation > 1 and self._known.noise.vague:
+            return None  # in one pass it would not tell any more
         times = np.array([s.step_s for s in window.ripe()])
         if times.size < steps_needed(self.spec.planner.validation, times):
             return None
@@ -247,7 +249,7 @@ class Planner:
         request = self._policy.search(self._scene(at), self._searches + 1)
         if request is None:
             if self._known.noise.hopeless and "batch" in self._policy.about.changes:
-                self._converge(_NO_NOISE, at)
+                return self._in_two_passes(running, at)
             return None
         if self._used_up() and request.team is None:
             self._converge(self._no_more_trials(running), at)
@@ -256,6 +258,19 @@ class Planner:
             request = replace(request, low=running.global_batch, high=running.global_batch, other_passes=False)
         self._searches = self._pending = request.number
         return request
+
+    def _in_two_passes(self, running: PlanDraft, at: float) -> PlanDraft | None:
+        """Let a worker that is alone tell its noise scale, which shows between the passes of a step only."""
+        if (
+            self._alone
+            and not self._used_up()
+            and running.accumulation == 1 < running.global_batch // self.spec.batch.min_share
+        ):
+            self._incumbent = (running.global_batch, 2)
+            draft = self._drafting.fitting(*self._incumbent, at)
+            return self._issue("adopted", words.in_two_passes(running), draft, running)
+        self._converge(_NO_NOISE, at)
+        return None
 
     def complete(self, request: SearchRequest, result: SearchResult, now: float) -> PlanDraft | None:
         """Take the answer of a search; an answer that came too late changes nothing."""
@@ -311,6 +326,10 @@ class Planner:
         if found is not None and (before is None or before.counts != found.counts):
             reason = words.advised(found, self._known.workers)
             self._note("advised", reason, self._running, self._running, expectation=found.best.saving)
+
+    @property
+    def _alone(self) -> bool:
+        return len(self._known.workers) == 1
 
     def _used_up(self) -> bool:
         return self._trials.count >= self.spec.planner.search.max_trials

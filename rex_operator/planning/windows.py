@@ -51,6 +51,9 @@ class GroupStep:
     """Neither marked nor of another size than planned: fit for timing."""
     epoch: int = 0
     """Passes over the data before this step's."""
+    first_pass: int = 0
+    """Samples of the first pass of one worker alone, if it told of it; else 0."""
+    first_pass_sq: float = float("nan")
 
 
 class Window:
@@ -138,6 +141,8 @@ class Window:
             counts=not any(r.marks for r in ordered)
             and all(r.local_batch == self.shares[w] for w, r in zip(self.workers, ordered, strict=True)),
             epoch=max(r.epoch for r in ordered),
+            first_pass=ordered[0].first_pass if len(ordered) == 1 else 0,
+            first_pass_sq=float("nan") if ordered[0].first_pass_sq is None else ordered[0].first_pass_sq,
         )
 
     def restart(self, step: int) -> None:

@@ -58,6 +58,12 @@ def trial_started(running: PlanDraft, choice: CandidateSummary) -> str:
     return f"Trying {new} instead of {old}: expected {choice.expected_gain:+.1%}."
 
 
+def in_two_passes(running: PlanDraft) -> str:
+    """Say why one worker computes in two passes what it can in one."""
+    name = plan(running.global_batch, running.accumulation)
+    return f"One worker shows its noise scale between two passes only: {name} runs in 2, until a search finds better."
+
+
 def switchback(trial: Trial) -> str:
     """Say that the incumbent runs again for a while."""
     new = plan(trial.plan.global_batch, trial.plan.accumulation)

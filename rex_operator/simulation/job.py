@@ -184,6 +184,7 @@ class Job:
         whole = 1.0 + phi / total * float(self.rng.chisquare(_FREEDOM)) / _FREEDOM
         loss = self.loss(self.progress, plan.global_batch) * max(0.1, float(self.rng.normal(1.0, 0.05)))
         squares = self.rng.chisquare(_FREEDOM, len(workers)) / _FREEDOM
+        first = math.ceil(total / plan.accumulation) if len(workers) == 1 < plan.accumulation else 0
         finite = math.isfinite(loss)
         for worker, share, seconds, square in zip(workers, shares.values(), compute, squares.tolist(), strict=True):
             report = StepReport.model_construct(
@@ -201,6 +202,8 @@ class Job:
                 diverged=not finite,
                 local_grad_sq=1.0 + phi / max(share, 1) * square,
                 global_grad_sq=whole,
+                first_pass=first,
+                first_pass_sq=1.0 + phi / first * float(self.rng.chisquare(_FREEDOM)) / _FREEDOM if first else None,
                 peak_bytes=self._peak(worker, share / plan.accumulation),
                 marks=[],
             )

@@ -81,6 +81,10 @@ class ShardedAverager:
         """
         raise GroupLost("this worker could not do its part of a sharded step")
 
+    def square_so_far(self) -> Tensor | None:
+        """None: gradients lie in parts."""
+        return None
+
     def waited_s(self) -> float:
         """Seconds of the step's passes that went by in waiting for the others' parts."""
         return self.wire.waited_s
