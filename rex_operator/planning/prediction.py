@@ -13,13 +13,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from rex_operator.planning.curves import Array
+from rex_operator.planning.memory import Limits
 from rex_operator.planning.power import TeamPower
 from rex_operator.planning.split import Team, WorkerModel
 
 _TIMES = 96
 """Points of a table; between them the logarithms are joined by lines."""
-_UNKNOWN_MEMORY = 0.2
-"""Hazard of running out of memory per doubling of the micro-batch beyond the largest that ran."""
 
 
 def predict(
@@ -73,20 +72,28 @@ def team_joules(
 
 def chance_to_fit(
     models: Sequence[WorkerModel],
-    proven: Sequence[float],
+    memory: Sequence[Limits],
     plans: Sequence[tuple[int, int]],
     compute_s: Array,
     min_share: int,
 ) -> Array:
-    """Return the chance that no worker runs out of memory, from how far beyond the proven size each would go."""
-    team, safe = Team(models), np.array(proven)
-    out = np.empty(len(plans))
+    """Return the chance that no worker runs out of memory, ``compute_s`` being the plans' seconds of computation.
+
+    Workers of whom the same is known are of one kind and fit or fail together: their largest share counts once. Kinds
+    are taken for independent of each other.
+    """
+    team = Team(models)
+    kinds: dict[Limits, list[int]] = {}
+    for i, limits in enumerate(memory):
+        kinds.setdefault(limits, []).append(i)
+    out = np.ones(len(plans))
     passes = np.array([p for _, p in plans])
-    for each in np.unique(passes):
+    for each in np.unique(passes).tolist():
         rows = np.flatnonzero(passes == each)
-        shares = team.fit_within(np.maximum(compute_s[rows], 1e-12), int(each), min_share * int(each))
-        furthest = (np.ceil(shares / each - 1e-9) / safe).max(axis=-1)
-        out[rows] = np.exp(-_UNKNOWN_MEMORY * np.log2(np.maximum(1.0, furthest)))
+        shares = team.fit_within(np.maximum(compute_s[rows], 1e-12), each, min_share * each)
+        micro = np.ceil(shares / each - 1e-6)
+        for limits, workers in kinds.items():
+            out[rows] *= limits.chance(micro[:, workers].max(axis=1))
     return out
 
 

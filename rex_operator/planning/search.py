@@ -21,6 +21,7 @@ import numpy as np
 from rex_operator.planning.advice import Advice, TeamQuestion, Terms, advise
 from rex_operator.planning.candidates import Candidate, Range, enumerate_candidates
 from rex_operator.planning.curves import Array
+from rex_operator.planning.memory import Limits
 from rex_operator.planning.objective import log_objective
 from rex_operator.planning.power import DevicePower, TeamPower
 from rex_operator.planning.prediction import chance_to_fit, predict, team_joules, untried
@@ -58,8 +59,8 @@ class SearchRequest:
     number: int
     """Grows with each request of a planner; answers to old ones are ignored."""
     models: tuple[WorkerModel, ...]
-    proven: tuple[float, ...]
-    """Largest micro-batch that is known to fit, per worker."""
+    memory: tuple[Limits, ...]
+    """What is known of the largest micro-batch that fits, per worker."""
     overhead_s: float
     """Seconds per step beside the slowest worker's compute: communication, optimiser, data."""
     batch_min: int
@@ -190,7 +191,7 @@ def _prospect(request: SearchRequest, plans: Sequence[Candidate]) -> _Prospect |
         prior,
         _spread(plans, [request.current, *known]),
     )
-    fit = chance_to_fit(request.models, request.proven, plans, ahead - request.overhead_s, request.min_share)
+    fit = chance_to_fit(request.models, request.memory, plans, ahead - request.overhead_s, request.min_share)
     stakes = Stakes.of(request.trial_steps, ahead, own, request.current[0], request.remaining_samples)
     return _Prospect(list(plans), belief, fit, stakes)
 

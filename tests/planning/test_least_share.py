@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from rex_operator.planning import CannotPlan, PlanDraft, Planner, PlannerState, WorkerInfo
 from rex_operator.planning.curves import Point, StepTimeCurve
 from rex_operator.planning.devices import Devices
+from rex_operator.planning.memory import Limits
 from rex_operator.planning.prediction import predict
 from rex_operator.planning.search import SearchRequest, candidates, run_search
 from rex_operator.planning.split import WorkerModel, even_split, split
@@ -189,7 +190,7 @@ def test_c_118_the_search_proposes_nothing_that_breaks_the_minimum() -> None:
     request = SearchRequest(
         number=1,
         models=TEAM,
-        proven=(64.0, 64.0, 64.0),
+        memory=(Limits(64.0), Limits(64.0), Limits(64.0)),
         overhead_s=0.005,
         batch_min=3,
         batch_max=1024,

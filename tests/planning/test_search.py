@@ -10,6 +10,7 @@ import pytest
 
 from rex_operator.planning import SearchRequest, run_search
 from rex_operator.planning.curves import Point, StepTimeCurve
+from rex_operator.planning.memory import Limits
 from rex_operator.planning.objective import log_objective
 from rex_operator.planning.prediction import predict
 from rex_operator.planning.search import Measured, candidates
@@ -26,7 +27,7 @@ def request(**changes: object) -> SearchRequest:
     base = SearchRequest(
         number=7,
         models=TEAM,
-        proven=(64.0, 64.0, 64.0),
+        memory=(Limits(64.0), Limits(64.0), Limits(64.0)),
         overhead_s=0.005,
         batch_min=8,
         batch_max=8192,
@@ -74,7 +75,9 @@ def test_c_161_two_neighbouring_integers_are_searched_without_harm() -> None:
 def test_c_162_flat_or_single_observations_work(count: int) -> None:
     flat = tuple(Measured(64 * (i + 1), 1, 0.01 * (i + 1), 1e-12) for i in range(count))
     linear = StepTimeCurve.fit([Point(1, 0.001), Point(100, 0.1)])
-    result = run_search(request(measured=flat, models=(WorkerModel("a", linear),), proven=(100.0,), overhead_s=0.0))
+    result = run_search(
+        request(measured=flat, models=(WorkerModel("a", linear),), memory=(Limits(100.0),), overhead_s=0.0)
+    )
     for candidate in result.candidates:
         json.loads(candidate.model_dump_json(), parse_constant=lambda name: pytest.fail(name))
 
@@ -97,7 +100,7 @@ def test_c_167_the_next_proposal_is_at_most_twice_the_largest_that_ran() -> None
     result = run_search(
         request(
             models=(WorkerModel("a", curve),),
-            proven=(129.0,),
+            memory=(Limits(129.0),),
             measured=measured,
             current=(129, 1),
             batch_max=4096,
@@ -125,12 +128,12 @@ def test_a_measured_disappointment_is_not_proposed_again() -> None:
 
 def test_what_does_not_fit_in_memory_is_no_candidate() -> None:
     tight = tuple(dataclasses.replace(m, cap=30) for m in TEAM)
-    result = run_search(request(models=tight, proven=(30.0, 30.0, 30.0)))
+    result = run_search(request(models=tight, memory=(Limits(30.0), Limits(30.0), Limits(30.0))))
     assert all(c.global_batch <= 90 * c.accumulation for c in result.candidates)
 
 
 def test_unproven_memory_makes_a_candidate_less_attractive() -> None:
-    sure, unsure = run_search(request()), run_search(request(proven=(20.0, 20.0, 10.0)))
+    sure, unsure = run_search(request()), run_search(request(memory=(Limits(20.0), Limits(20.0), Limits(10.0))))
     assert sure.choice is not None and unsure.choice is not None
     assert unsure.choice.ei < sure.choice.ei
 

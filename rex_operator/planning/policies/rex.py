@@ -69,14 +69,17 @@ class Rex(Base):
         """
         if scene.in_trial:
             return self._better(scene, THRESHOLD)
-        if scene.change is not None:
+        changed = scene.change is not None or scene.drifting
+        if changed:
             self._patience.disturbed()
         self._patience.kept(scene.step_s)
-        if scene.change is None and not self._patience.ripe(len(scene.steps)):
+        if not changed and not self._patience.ripe(len(scene.steps)):
             return None
         found = self._better(scene, self._patience.threshold)
-        if found is not None and found.gain is not None:
-            self._patience.promised(found.gain, scene.step_s)
+        if found is not None and changed:
+            self._patience.followed()
+        elif found is not None and found.gain is not None:
+            self._patience.moved(found.gain, scene.step_s)
         return found
 
     def _better(self, scene: Scene, threshold: float) -> Rebalance | None:
@@ -116,7 +119,7 @@ class Rex(Base):
         return SearchRequest(
             number=number,
             models=tuple(models),
-            proven=tuple(float(scene.devices.proven(w)) for w in scene.workers),
+            memory=tuple(scene.devices.limits(w) for w in scene.workers),
             overhead_s=scene.overhead_s,
             batch_min=spec.batch.min,
             batch_max=spec.batch.max,
