@@ -13,7 +13,6 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from rex_operator.jobs import JobView
-from rex_operator.planning.calibration import calibrate, forecast
 
 REGISTRY = CollectorRegistry()
 
@@ -25,11 +24,6 @@ SCHEMA_DIFFERS = Gauge(
 )
 
 _WORKING = frozenset({"ready", "running", "stale"})
-
-
-def _bias(view: JobView) -> float | None:
-    calibration = calibrate(forecast(record) for record in view.decisions)
-    return None if calibration is None else calibration.bias
 
 
 _FIGURES: dict[str, tuple[str, Callable[[JobView], float | None]]] = {
@@ -57,7 +51,7 @@ _FIGURES: dict[str, tuple[str, Callable[[JobView], float | None]]] = {
     ),
     "rex_job_expectation_bias_ratio": (
         "Median of measured less expected gain over the newest judged trials; negative: too much was promised",
-        _bias,
+        lambda view: view.calibration.bias if view.calibration else None,
     ),
 }
 

@@ -7,6 +7,7 @@ from typing import Literal, TypeAlias
 
 from rex_operator.jobs.steps import GroupStep
 from rex_operator.planning import DecisionRecord, PlannerView
+from rex_operator.planning.calibration import Calibration
 from rex_worker.protocol import Plan
 
 Phase: TypeAlias = Literal[
@@ -71,6 +72,8 @@ class JobView:
     """Why the newest checkpoint could not be written; empty once another one is safe."""
     decisions: tuple[DecisionRecord, ...]
     """The newest ones, oldest first."""
+    calibration: Calibration | None = field(default=None, kw_only=True)
+    """How expectations came out, over all decisions that are kept."""
     stale: tuple[str, ...]
     """Members from which nothing is heard while the group stands still."""
     unacked: tuple[str, ...]

@@ -9,6 +9,7 @@ from rex_operator.jobs.life import Life
 from rex_operator.jobs.membership import by_number
 from rex_operator.jobs.view import JobView, WorkerRow, WorkerState
 from rex_operator.planning import PlannerView
+from rex_operator.planning.calibration import calibrate, forecast
 
 if TYPE_CHECKING:
     from rex_operator.jobs.coordinator import Coordinator
@@ -46,6 +47,7 @@ def make_view(coordinator: Coordinator) -> JobView:
         checkpoint_step=coordinator.known.checkpoint_step,
         checkpoint_trouble=coordinator.known.checkpoint_trouble,
         decisions=tuple(islice(coordinator.planner.decisions, left_over, None)),
+        calibration=calibrate(forecast(record) for record in coordinator.planner.decisions),
         stale=tuple(life.worker_id for life in group.members if life.alive and _stale(planner, life)),
         unacked=tuple(life.worker_id for life in group.unacked()),
         last_step=progress.table.last,

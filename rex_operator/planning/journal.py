@@ -1,9 +1,14 @@
-"""The decisions of one job, each with its evidence: bounded, the newest last."""
+"""The decisions of one job, each with its evidence: bounded, the newest last.
+
+Where devices change their speeds, shares move many times between two trials. So that these moves do not push the
+verdicts out, the older ones of them go first when room is needed.
+"""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
+from itertools import islice
 from typing import TypedDict, Unpack
 
 from rex_operator.planning.types import (
@@ -31,6 +36,10 @@ class Grounds(TypedDict, total=False):
     cost: Cost | None
 
 
+_PASSING = frozenset({"rebalanced", "rescaled"})
+"""Kinds that matter while they are new."""
+
+
 class Journal:
     """Writes records; ``decisions`` may be read by anyone."""
 
@@ -53,6 +62,8 @@ class Journal:
         **grounds: Unpack[Grounds],
     ) -> None:
         """Write down a decision of job time ``at``, after the group step ``latest``."""
+        if len(self.decisions) == MAX_DECISIONS:
+            del self.decisions[_dispensable(self.decisions)]
         self.decisions.append(
             DecisionRecord(
                 time_s=at,
@@ -68,3 +79,16 @@ class Journal:
                 cost=grounds.get("cost"),
             )
         )
+
+    def newest(self, most: int) -> tuple[DecisionRecord, ...]:
+        """Return at most so many, in their order."""
+        kept = deque(self.decisions)
+        while len(kept) > most:
+            del kept[_dispensable(kept)]
+        return tuple(kept)
+
+
+def _dispensable(decisions: deque[DecisionRecord]) -> int:
+    """Return the index of the oldest passing decision in the older half; of the oldest at all if there is none."""
+    older = islice(decisions, len(decisions) // 2)
+    return next((i for i, record in enumerate(older) if record.kind in _PASSING), 0)

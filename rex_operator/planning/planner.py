@@ -112,7 +112,7 @@ class Planner:
         the memory ceilings leave no plan for this team.
         """
         at = self._clock(now)
-        self._trials.void()
+        self._trials.team_changed()
         self._known.team(workers, at, now)
         self._running = self._pending = self._advice = None
         self._cooldown.clear()
@@ -405,5 +405,5 @@ class Planner:
             devices=known.devices.state(),
             history=known.history.state(),
             pauses=self._cooldown.state(),
-            decisions=tuple(self.decisions)[-KEPT_DECISIONS:],
+            decisions=self._journal.newest(KEPT_DECISIONS),
         )

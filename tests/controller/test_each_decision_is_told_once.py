@@ -16,6 +16,7 @@ from rex_operator.controller.observe import Memory
 from rex_operator.controller.picture import picture
 from rex_operator.controller.storyteller import Storyteller
 from rex_operator.planning import PlannerView
+from rex_operator.planning.calibration import Calibration
 from rex_operator.planning.types import DecisionKind
 from tests.cli.test_explain import DECISION, MOVED
 from tests.controller.pictures import OWNER, pod, seen, training
@@ -85,13 +86,14 @@ def test_the_status_has_what_was_expected_measured_and_paid() -> None:
 
 def test_metrics_tell_trials_budget_and_how_expectations_come_out() -> None:
     planner = PlannerView(noise_scale=300.0, trials=4, budget_spent=0.05)
-    view = replace(training(pod("w0")), decisions=(DECISION,), planner=planner, converged=True)
+    calibration = Calibration(trials=1, bias=0.152, error=0.152, met=0, told=1)
+    view = replace(training(pod("w0")), calibration=calibration, planner=planner, converged=True)
     families = {family.name: family for family in JobFigures(lambda: [view], dict).collect()}
     values = {name: family.samples[0].value for name, family in families.items() if family.samples}
     assert values["rex_job_trials"] == 4
     assert values["rex_job_converged"] == 1
     assert values["rex_job_error_budget_spent"] == 0.05
-    assert round(values["rex_job_expectation_bias_ratio"], 3) == 0.152
+    assert values["rex_job_expectation_bias_ratio"] == 0.152
     assert values["rex_job_noise_scale"] == 300
 
 
