@@ -24,9 +24,9 @@ import numpy.typing as npt
 from rex_operator.planning.curves import Array, StepTimeCurve
 from rex_operator.planning.split import WorkerModel
 
-PEAK = 0.68
+PEAK = 0.66
 """Part of the range from idle to limit that a filled device draws ..."""
-EXPONENT = 0.85
+EXPONENT = 0.8
 """... and the power of its filling with which a less filled one draws less. Both fitted to the Zeus traces (NSDI'23;
 V100, P100 and A40 at their highest power limits, without NCF, whose devices wait for the host), by
 `python -m benchmarks.power`."""

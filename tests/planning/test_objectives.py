@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from rex_operator.api.spec import Objective, RexJobSpec
 from rex_operator.planning import CannotPlan, PlanDraft, Planner, WorkerInfo
 from rex_operator.planning.curves import Point, StepTimeCurve
+from rex_operator.planning.memory import Limits
 from rex_operator.planning.objective import Bill, Meter, log_objective, rates, useful_samples
 from rex_operator.planning.power import DevicePower, Draw, TeamPower
 from rex_operator.planning.search import SearchRequest, run_search
@@ -103,7 +104,20 @@ def test_the_search_for_energy_discounts_a_gain_by_what_it_draws() -> None:
     curve = StepTimeCurve.fit([Point(b, 0.02 + 0.001 * b, 1e-6) for b in (4.0, 16.0, 64.0, 256.0)])
     thirsty = DevicePower(idle=0.0, limit=300.0)
     plain = SearchRequest(
-        1, (WorkerModel("w0", curve),), (256.0,), 0.0, 8, 256, 32, (32, 1), None, (), 8, 256, True, 0.02
+        number=1,
+        models=(WorkerModel("w0", curve),),
+        memory=(Limits(256.0),),
+        overhead_s=0.0,
+        batch_min=8,
+        batch_max=256,
+        batch_initial=32,
+        current=(32, 1),
+        noise_scale=None,
+        measured=(),
+        low=8,
+        high=256,
+        other_passes=True,
+        min_effect=0.02,
     )
     faster, thriftier = (run_search(r) for r in (plain, replace(plain, powers=(thirsty,))))
     gains = [{(c.global_batch, c.accumulation): c.expected_gain for c in r.candidates} for r in (faster, thriftier)]
