@@ -41,8 +41,8 @@ _ROUGHNESS = ((0.003, 1.0), (0.01, 1.0), (0.03, 0.5), (0.1, 0.1), (0.2, 0.03))
 """... and of what is neither law nor smooth, beside the points' own noise."""
 _LEVEL = 10.0**2
 """Prior variance of the level: next to nothing is known of it."""
-_LIKE = 0.5
-"""Weight of the other devices' shapes together, against the laws' together ..."""
+_LIKE = 3.0
+"""Weight of the other devices' shapes together, where the laws' together is 1 ..."""
 _SHIFTS = (-1.4, -0.7, 0.0, 0.7, 1.4)
 """... each also for a device so many times larger (in the log): more cores are full at a larger size."""
 _NEGLIGIBLE = 1e-3

@@ -11,19 +11,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated
 
 import numpy as np
 from pydantic import Field
 
 from rex_operator.planning.curves import TRUST, Point, StepTimeCurve
+from rex_operator.planning.memory import USABLE, Limits, meeting
 from rex_operator.planning.split import WorkerModel
 from rex_operator.planning.types import Record, WorkerInfo
 
 MAX_KINDS = 32
 MAX_POINTS = 64
 """Sizes remembered per kind."""
+MAX_PEAKS = 16
+"""... with the memory that they took."""
 NOTABLE = 0.05
 """A deviation below 5 % is noise or shape, not another speed."""
 HEADROOM = 0.9
@@ -33,6 +36,8 @@ LEAST_HEADROOM = 0.5
 _AGEING = 0.02**2 / 600
 """Variance of the log that a measurement gains per second: 2 % in ten minutes, 5 % in an hour."""
 _BIN = 0.03
+_ENOUGH = 3
+"""Sizes from which on a kind's curve stands on its own."""
 _TWINS = 0.01
 """Difference (of the log) between two workers of a kind that is believed by half."""
 _MODEL = 1e-4
@@ -58,6 +63,13 @@ class KeptPoint(Record):
     at: float
 
 
+class KeptPeak(Record):
+    """Most bytes in use, seen at a micro-batch."""
+
+    micro_batch: float
+    peak_bytes: float
+
+
 class KindState(Record):
     """What is kept of one kind of device."""
 
@@ -66,6 +78,7 @@ class KindState(Record):
     """Largest micro-batch that ran."""
     failed: int | None = None
     """Smallest micro-batch that ran out of memory."""
+    peaks: Annotated[tuple[KeptPeak, ...], Field(max_length=MAX_PEAKS)] = ()
 
 
 class DevicesState(Record):
@@ -83,6 +96,7 @@ class _Kind:
     misses: int = 0
     """Ceilings in a row that turned out to be too high."""
     curve: StepTimeCurve | None = None
+    peaks: dict[int, KeptPeak] = field(default_factory=dict)
 
 
 class Devices:
@@ -97,7 +111,8 @@ class Devices:
         self._slowness: dict[str, float] = dict(saved.slowness) if saved else {}
         for name, kept in (saved.kinds if saved else {}).items():
             points = {_bin(p.micro_batch): p for p in kept.points}
-            self._kinds[name] = _Kind(points, kept.ran, kept.failed)
+            peaks = {_bin(p.micro_batch): p for p in kept.peaks}
+            self._kinds[name] = _Kind(points, kept.ran, kept.failed, peaks=peaks)
 
     # --- speed ---
 
@@ -158,8 +173,7 @@ class Devices:
             return rise - low
         return rise - high if rise > high + NOTABLE else 0.0
 
-    @staticmethod
-    def _put(kind: _Kind, point: KeptPoint) -> None:
+    def _put(self, kind: _Kind, point: KeptPoint) -> None:
         """Add a point; older ones at the same size are averaged in by their certainty, or replaced if they disagree."""
         place = _bin(point.micro_batch)
         weight, level = 1 / (point.variance + _MODEL), point.log_seconds
@@ -173,6 +187,9 @@ class Devices:
         if len(kind.points) > MAX_POINTS:
             del kind.points[min(kind.points, key=lambda k: kind.points[k].at)]
         kind.curve = None
+        for other in self._kinds.values():
+            if len(other.points) < _ENOUGH:
+                other.curve = None  # it may have borrowed this one's shape
 
     def _kind(self, name: str) -> _Kind | None:
         if name not in self._kinds:
@@ -181,14 +198,17 @@ class Devices:
             self._kinds[name] = _Kind({})
         return self._kinds[name]
 
-    @staticmethod
-    def _curve(kind: _Kind, at: float) -> StepTimeCurve:
+    def _curve(self, kind: _Kind, at: float) -> StepTimeCurve:
+        """Return a kind's curve; one of few sizes may take after the other kinds', which run the same model."""
         if kind.curve is None:
+            few = len(kind.points) < _ENOUGH
+            others = [k for k in self._kinds.values() if k is not kind and len(k.points) >= _ENOUGH] if few else []
             kind.curve = StepTimeCurve.fit(
                 [
                     Point(p.micro_batch, math.exp(p.log_seconds), p.variance + _MODEL + _AGEING * max(0.0, at - p.at))
                     for p in kind.points.values()
-                ]
+                ],
+                [self._curve(other, at) for other in others],
             )
         return kind.curve
 
@@ -249,6 +269,30 @@ class Devices:
         kind = self._kinds.get(worker.device)
         return max(1, worker.max_local_batch or 0, kind.ran if kind is not None else 0)
 
+    def limits(self, worker: WorkerInfo) -> Limits:
+        """Return what is known of the largest micro-batch that fits on the worker."""
+        kind = self._kinds.get(worker.device)
+        peaks = {p.micro_batch: p.peak_bytes for p in kind.peaks.values()} if kind is not None else {}
+        found = meeting(peaks, USABLE * worker.memory_bytes)
+        return Limits(
+            ran=float(self.proven(worker)),
+            failed=None if kind is None or kind.failed is None else float(kind.failed),
+            ceiling=self.ceiling(worker),
+            **({} if found is None else {"estimate": found[0], "spread": found[1]}),
+        )
+
+    def used(self, worker: WorkerInfo, micro_batch: float, peak_bytes: float) -> None:
+        """Learn how much memory ``micro_batch`` samples took at most; nothing where that is not known (0)."""
+        kind = self._kinds.get(worker.device)
+        if kind is None or not peak_bytes > 0:
+            return
+        place = _bin(micro_batch)
+        last = kind.peaks.pop(place, None)  # the newest go last, and the oldest are dropped
+        most = max(peak_bytes, last.peak_bytes if last is not None else 0.0)
+        kind.peaks[place] = KeptPeak(micro_batch=micro_batch, peak_bytes=most)
+        if len(kind.peaks) > MAX_PEAKS:
+            del kind.peaks[next(iter(kind.peaks))]
+
     def out_of_memory(self, worker: WorkerInfo, micro_batch: int) -> None:
         """Learn that ``micro_batch`` samples did not fit, whatever was thought to."""
         kind = self._kind(worker.device)
@@ -264,7 +308,12 @@ class Devices:
         """Return what is to be kept."""
         return DevicesState(
             kinds={
-                name: KindState(points=tuple(kind.points.values()), ran=kind.ran, failed=kind.failed)
+                name: KindState(
+                    points=tuple(kind.points.values()),
+                    ran=kind.ran,
+                    failed=kind.failed,
+                    peaks=tuple(kind.peaks.values()),
+                )
                 for name, kind in self._kinds.items()
             },
             slowness=dict(list(self._slowness.items())[:1024]),

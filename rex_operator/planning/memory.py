@@ -21,6 +21,8 @@ from rex_operator.planning.curves import Array
 
 HAZARD = 0.2
 """Of running out of memory, per doubling of the micro-batch beyond the largest that ran, where no bytes are known."""
+USABLE = 0.95
+"""Part of a device's memory that a plan may come to need: what leaves less is at the edge."""
 _WORKSPACE = 0.05
 """Standard deviation of the log of where the line meets the memory: workspaces, fragments, longer inputs ..."""
 _PER_DOUBLING = 0.1

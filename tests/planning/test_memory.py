@@ -109,14 +109,38 @@ def test_c_171_a_trial_that_runs_out_of_memory_is_vetoed_and_the_job_goes_on(see
     assert len(vetoes) <= 3, "the ceiling is learned, not tried again and again"
 
 
-def test_c_171_a_trial_that_leaves_hardly_any_memory_is_vetoed() -> None:
+def test_c_171_where_the_bytes_lead_beyond_the_memory_no_trial_is_started() -> None:
     made = Planner(spec(), np.random.default_rng(0))
     job = Job.of(made, MIX, seed=0, noise_scale=lambda samples: 2000.0, bytes_per_sample={"a100": (2**30, 100)})
     job.run(60)
+    assert "vetoed" not in job.kinds()
+    assert "accepted" in job.kinds(), "what fits is still tried"
+    assert largest(job, "a100") <= 95
+
+
+class Swelling(Job):
+    """A library takes a large workspace from 60 samples on."""
+
+    def _peak(self, worker: str, samples: float) -> int:
+        return super()._peak(worker, samples) * (2 if samples >= 60 else 1)
+
+
+def test_c_171_a_trial_that_leaves_hardly_any_memory_is_vetoed() -> None:
+    made = Planner(spec(), np.random.default_rng(0))
+    job = Swelling.of(made, MIX, seed=0, noise_scale=lambda samples: 2000.0, bytes_per_sample={"a100": (2**30, 120)})
+    job.run(60)
     vetoes = [d for d in made.decisions if d.kind == "vetoed"]
     assert vetoes and "of the memory of w0 (a100) free" in vetoes[0].reason
-    assert job.plan is not None
-    for worker, device in job.devices.items():
-        if device.kind == "a100":
-            assert math.ceil(job.plan.local_batches[worker] / job.plan.accumulation) <= 95
+    assert largest(job, "a100") < 60
     assert len(vetoes) <= 3
+
+
+def largest(job: Job, kind: str) -> int:
+    """Return the largest micro-batch on devices of a kind."""
+    assert job.plan is not None
+    plan = job.plan
+    return max(
+        math.ceil(plan.local_batches[worker] / plan.accumulation)
+        for worker, device in job.devices.items()
+        if device.kind == kind
+    )
