@@ -86,6 +86,8 @@ class Coordinator:
             with suppress(CannotPlan):
                 if self.group.members:
                     self._issue(self.planner.set_workers([life.info() for life in self.group.members], now), now)
+        else:
+            self.planner.edited(spec)
         return self._settle(now)
 
     def connected(self, worker_id: str, incarnation: str, hello: Hello, now: float) -> list[Action]:
@@ -371,4 +373,4 @@ def _planned_by(spec: RexJobSpec) -> tuple[object, ...]:
     What pays, though, hangs on what the pools cost and on how few workers there may be.
     """
     priced = (spec.pools, spec.workers.min) if spec.planner.objective in ("cost", "energy") else ()
-    return spec.batch, spec.learning_rate, spec.planner, [(p.price_per_hour, p.power) for p in spec.pools], priced
+    return spec.batch, spec.learning_rate, spec.planner, priced

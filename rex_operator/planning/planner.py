@@ -103,6 +103,10 @@ class Planner:
         """Learn how many samples the whole run trains on; 0: not known. Near its end no trial pays."""
         self._known.total_samples = samples
 
+    def edited(self, spec: RexJobSpec) -> None:
+        """Take over an edit that no plan hangs on, as of a price where nobody plans for it."""
+        self.spec = self._known.spec = spec
+
     # --- the team -----------------------------------------------------------------------------------------------------
 
     def set_workers(self, workers: Sequence[WorkerInfo], now: float) -> PlanDraft:

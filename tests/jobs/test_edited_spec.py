@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.jobs.desk import make_spec, running
+from tests.jobs.desk import Desk, make_spec, running
 
 
 def test_a_lower_batch_bound_is_kept_from_the_next_plan_on() -> None:
@@ -57,3 +57,30 @@ def test_another_rule_for_the_learning_rate_comes_with_a_plan_at_once() -> None:
     bounds = {"initial": 1, "min": 1, "max": 512}
     desk.coordinator.set_spec(make_spec(batch=bounds, learningRate={"scaling": "none", "warmupSamples": 99}), desk.now)
     assert (desk.plan.global_batch, desk.plan.learning_rate_factor, desk.plan.warmup_samples) == (3, 1.0, 99)
+
+
+def priced(a100: float, objective: str = "goodput") -> dict[str, object]:
+    pools = [
+        {"name": "a100", "maxWorkers": 8, "pricePerHour": a100},
+        {"name": "t4", "maxWorkers": 8, "pricePerHour": 1},
+    ]
+    return {"pools": pools, "planner": {"policy": "even", "objective": objective}}
+
+
+def test_an_edited_price_is_told_at_once_and_plans_anew_only_where_it_counts() -> None:
+    desk = running("w0", "w1", **priced(3.0))
+    assert desk.coordinator.view().planner.price_per_hour == 6.0
+    version = desk.plan.version
+    desk.coordinator.set_spec(make_spec(**priced(2.0)), desk.now)
+    assert desk.coordinator.view().planner.price_per_hour == 4.0
+    assert desk.plan.version == version
+    desk.coordinator.set_spec(make_spec(**priced(2.0, "cost")), desk.now)
+    desk.coordinator.set_spec(make_spec(**priced(1.5, "cost")), desk.now)
+    assert desk.coordinator.view().planner.price_per_hour == 3.0
+    assert desk.plan.version == version + 2
+
+
+def test_a_price_hangs_on_the_pool_over_a_restart_too() -> None:
+    before = running("w0", "w1", **priced(3.0))
+    desk = Desk(before.coordinator.saved(), **priced(3.0))
+    assert desk.coordinator.view().planner.price_per_hour == 6.0
