@@ -7,7 +7,8 @@ all of a group's replicas, which are alike; a worker's step times scatter by 1.5
 interpolated log-log. Regret is the best row's throughput over that of the plan found, less 1.
 
 A second replay of each group has the objective goodput, with the noise scale that Pollux published for the model's run
-at its base batch, half-way through it; regret is in goodput then.
+at its base batch, half-way through it; regret is in goodput then. Groups of one replica are left out of it: a single
+worker has no noise scale, and so its batch stays.
 
 The data are not part of the project: name the folder that holds ``pollux/`` and ``sia/`` with ``--data`` or REX_DATA.
 The last line is one JSON object: ``regret_ok_share`` (share of the groups with a regret of at most 5 %; the goal is
@@ -54,7 +55,8 @@ def main() -> int:
     parser.add_argument(
         "--data", type=Path, default=Path(os.environ.get("REX_DATA", _BESIDE)), help="with pollux/, sia/"
     )
-    parser.add_argument("--quick", action="store_true", help=f"each {_QUICK}th group only")
+    parser.add_argument("--quick", action="store_true", help=f"the same as --every {_QUICK}")
+    parser.add_argument("--every", type=int, default=1, metavar="N", help="each Nth group only; all take ten minutes")
     parser.add_argument("--placements", action="store_true", help="the placements files as well: three times as many")
     parser.add_argument("--worst", type=int, default=10, metavar="N", help="show the N groups with the largest regret")
     options = parser.parse_args()
@@ -65,12 +67,14 @@ def main() -> int:
     except BadData as error:
         console.print(f"nothing was measured: {error}", highlight=False)
         return 1
-    chosen = tables[:: _QUICK if options.quick else 1]
+    chosen = tables[:: _QUICK if options.quick else options.every]
     console.print(f"{len(chosen)} groups of {len(tables)}, each searched for throughput and for goodput")
     begun, found = time.process_time(), []
     for number, table in enumerate(chosen):
         scale = scales.get(table.model)
-        found.append(Replayed(table, replay(table, number), replay(table, number, scale) if scale else None))
+        alone = table.replicas == 1  # no noise scale can be had of one worker
+        goodput = replay(table, number, scale) if scale and not alone else None
+        found.append(Replayed(table, replay(table, number), goodput))
     console.print(_screen(found))
     for each in sorted(found, key=lambda r: -r.throughput.regret)[: options.worst]:
         plan, table = each.throughput.found, each.table
