@@ -81,6 +81,8 @@ class Trial:
     """What counts the cost of steps, frozen too."""
     incumbent_useful: float = 1.0
     """Useful samples per step of the incumbent."""
+    wary: bool = False
+    """Nothing better is believed without a way back: the incumbent may not have been at its full pace yet."""
     level: float | None = None
     """One-sided level for the better over all looks; None: half of the spec's alpha."""
     look: int = 1
@@ -134,7 +136,10 @@ class Trial:
             again = self.meter.spent(self.incumbent, steps[: self._window()]) / self.incumbent_useful
             return compare_with_both(self.reference[-again.size :], self.tried, again, levels, self.spec.min_effect)
         judgement = judge_pairs([(self.reference, self._costs(steps))], levels, self.spec.min_effect, look.number)
-        if judgement.verdict == "open" or not explained_by_drift(self.reference, judgement, self.spec.min_effect):
+        doubtful = (self.wary and judgement.verdict == "better") or (
+            judgement.verdict != "open" and explained_by_drift(self.reference, judgement, self.spec.min_effect)
+        )
+        if not doubtful:
             return judgement
         self._suspect = True
         return replace(judgement, verdict="open")

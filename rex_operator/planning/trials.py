@@ -25,7 +25,6 @@ from rex_operator.planning.types import CandidateSummary, Cost, DecisionKind, Ev
 from rex_operator.planning.verdict import Judgement
 from rex_operator.planning.windows import GroupStep, Window
 
-
 _SHORTEST_S = 1e-9
 """Less is no time that a step can take."""
 
@@ -81,6 +80,7 @@ class Trials:
         self.running: Trial | None = None
         self.count = count
         self._bill: Bill | None = None
+        self._wary = True
 
     def start(
         self, incumbent: PlanDraft, draft: PlanDraft, choice: CandidateSummary, window: Window, at: float
@@ -104,6 +104,7 @@ class Trials:
             meter=meter,
             incumbent_useful=useful,
             level=self.budget.level,
+            wary=self._wary,
         )
 
     def cost(self, trial: Trial, at: float) -> Cost | None:
@@ -117,6 +118,11 @@ class Trials:
         """Drop the trial that runs, if any: it tells nothing, so it does not count."""
         if self.running is not None:
             self.running, self.count = None, self.count - 1
+
+    def team_changed(self) -> None:
+        """Drop the trial that runs; what begins may take a hundred steps to get to its pace, and all of them alike."""
+        self.void()
+        self._wary = True
 
     def failed(self, at: float) -> Trial | None:
         """End the trial that runs, if any, with a pause of its direction; return it."""
@@ -197,7 +203,7 @@ class Trials:
         return Turn("switchback", words.switchback(trial), trial.plan, trial.incumbent)
 
     def _ended(self, trial: Trial, judgement: Judgement, at: float) -> Turn:
-        evidence = judgement.evidence
+        evidence, self._wary = judgement.evidence, False
         if evidence is not None:
             evidence = evidence.model_copy(update={"budget_spent": self.budget.spent})
         reason = words.verdict(trial, judgement)

@@ -114,7 +114,7 @@ def judge_pairs(pairs: Sequence[tuple[Sample, Sample]], levels: Levels, min_effe
     """Compare as `judge` does, within each pair (reference, trial) of neighbouring windows.
 
     The effect is the mean over the pairs: with the incumbent before and after the trial, steady drift adds to one what
-    it takes from the other.
+    it takes from the other. Each pair alone must show half of ``min_effect``.
     """
     cleaned = [(usable(reference), usable(trial)) for reference, trial in pairs]
     removed = sum(old[1] + new[1] for old, new in cleaned)
@@ -143,10 +143,12 @@ def judge_pairs(pairs: Sequence[tuple[Sample, Sample]], levels: Levels, min_effe
         alpha=levels.better,
     )
     reachable = math.prod(smallest_p(x.size, y.size) for x, y in blocks)
+    # A jump between two windows, as at the end of a long warm-up, is in one pair only: all pairs must show the gain.
+    agreed = all(_relative(-s.estimate) >= min_effect / 2 for s in shifts)
     trustworthy = all(old[1] <= old[0].size and new[1] <= new[0].size for old, new in cleaned)
     verdict: Verdict = "open"
     if trustworthy and reachable <= levels.better and test.p_less <= levels.better and gain >= min_effect:
-        verdict = "better"
+        verdict = "better" if agreed else "open"
     elif trustworthy and reachable <= levels.worse and test.p_greater <= levels.worse:
         verdict = "worse" if _relative(shift) >= min_effect else "open"
     return Judgement(verdict, evidence, removed)
