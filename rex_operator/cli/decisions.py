@@ -128,6 +128,7 @@ async def _kept(kube: Kube, namespace: str, name: str, item: dict[str, Any]) -> 
         note = f"ConfigMap {owner.state} cannot be read by this version of rex."
     else:
         records = planner.decisions if planner is not None else ()
-        note = f"At most {KEPT_DECISIONS} are kept; older moves of shares went first." if len(records) == KEPT_DECISIONS else ""
+        full = len(records) == KEPT_DECISIONS
+        note = f"At most {KEPT_DECISIONS} are kept; older moves of shares went first." if full else ""
         return Told(job, f"ConfigMap {owner.state}", tuple((record.time_s, record) for record in records), note=note)
     return Told(job, "its status", short=tuple(status.decisions), note=note)

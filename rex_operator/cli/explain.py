@@ -221,7 +221,8 @@ def _explain_short(out: Console, decision: Decision) -> None:
     grid = _grid()
     grid.add_row("  why", Text(printable(decision.reason)))
     if decision.batch_to is not None:
-        grid.add_row("  batch", f"{decision.batch_from or '-'} -> {decision.batch_to}")
+        ends = [str(batch) for batch in (decision.batch_from, decision.batch_to) if batch is not None]
+        grid.add_row("  batch", _change(ends))
     if decision.effect is not None:
         grid.add_row("  effect", Text(_short_effect(decision)))
     elif decision.expected is not None:
