@@ -8,17 +8,17 @@ machine.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 
 from rex_operator.planning.devices import Devices, Sighting
-from rex_operator.planning.share_loop import SKIPPED, ShareLoop, doubt
+from rex_operator.planning.share_loop import DRIFT_STEPS, SKIPPED, ShareLoop, doubt
 from rex_operator.planning.split import Team
-from rex_operator.planning.statistics import autocorrelation_time, midmean
+from rex_operator.planning.statistics import Sample, autocorrelation_time, midmean
 from rex_operator.planning.straggler import RATIO, RECENT, SpeedChange, find_change
 from rex_operator.planning.types import WorkerInfo
-from rex_operator.planning.windows import GroupStep, Window
+from rex_operator.planning.windows import Window
 
 LEARN_STEPS = RECENT
 """Steady steps before a window teaches anything."""
@@ -51,23 +51,30 @@ class Gauge:
         self._looked = -1
         self._loop = ShareLoop()
         self._familiar = False
+        self.drifting = False
+        """Whether the last look found a worker's speed drifting, and took its latest steps for what it does now."""
+        self._latest_from = self._adjusted = 0
+        """The first step that counts for the models, if not all ripe ones do; the last one that was taken in."""
+        self._tau = 1.0
 
     def restart(self, familiar: bool = False) -> None:
         """A new window begins; ``familiar``: of the same batch and team as the last one, only the shares are others."""
         self._familiar = familiar and (self._familiar or self.learned > 0)
-        self.learned = 0
+        self.learned = self._latest_from = self._adjusted = 0
         self._looked = -1
 
     def read(
         self, window: Window, workers: Mapping[str, WorkerInfo], accumulation: int, at: float
     ) -> SpeedChange | None:
         """Learn what is new; return the change of a worker's speed that was found, if any."""
+        self.drifting = False
         counted = window.counted()
         newest = counted[-1].step if counted else -1
         if newest == self._looked:
             return None
         self._looked = newest
-        jump = self._jump(counted, window, workers, accumulation, at)
+        expected = self._expected(window, workers, accumulation, at)
+        jump = None if expected is None else self._jump(expected, window, workers, accumulation, at)
         if jump is not None:
             return jump
         steps = window.ripe()
@@ -75,32 +82,55 @@ class Gauge:
         if change is not None:
             window.restart(change.step)
             self._learn(window, workers, accumulation, at, moved=False)
+        elif expected is not None and self._drifted(expected[0], window):
+            self.drifting = True
+            self._learn(window, workers, accumulation, at, moved=not self.learned)
         elif not self.learned and len(steps) >= LEARN_STEPS:
             self._learn(window, workers, accumulation, at, moved=True)
         elif self.learned and len(steps) >= self.learned + REFRESH_STEPS:
             self._learn(window, workers, accumulation, at, moved=False)
         return change
 
+    def _expected(
+        self, window: Window, workers: Mapping[str, WorkerInfo], accumulation: int, at: float
+    ) -> tuple[Sample, Sample] | None:
+        """Return the workers' compute seconds by their models, and the logs of the least jumps that count beside them.
+
+        None while there is nothing to go by.
+        """
+        if not (self.learned or self._familiar) or len(workers.keys() & window.shares.keys()) < max(2, len(workers)):
+            return None
+        models = self._devices.models([workers[name] for name in window.workers], at)
+        if models is None:
+            return None
+        shares = np.array(list(window.shares.values()), dtype=np.float64)
+        least = np.full(shares.size, math.log(RATIO)) if self.learned else doubt(models, shares / accumulation)
+        return Team(models).times(shares, accumulation), least
+
+    def _drifted(self, expected: Sample, window: Window) -> bool:
+        """Return whether the latest steps have left the models; then only they count from now on.
+
+        That they have settled is not asked for: what drifts never does, and a worker's own time needs no group.
+        """
+        begin = max(window.since, window.first + SKIPPED, self._adjusted + 1)
+        latest = [s for s in window.counted()[-DRIFT_STEPS:] if s.step >= begin]
+        if len(latest) < DRIFT_STEPS or not self._loop.drifting(latest, window.workers, expected, self._tau):
+            return False
+        self._latest_from = latest[0].step
+        return True
+
     def _jump(
         self,
-        counted: Sequence[GroupStep],
+        expected: tuple[Sample, Sample],
         window: Window,
         workers: Mapping[str, WorkerInfo],
         accumulation: int,
         at: float,
     ) -> SpeedChange | None:
         """Look for a jump of one worker's speed; it alone is known anew then, from the steps since."""
-        if not (self.learned or self._familiar) or len(workers.keys() & window.shares.keys()) < max(2, len(workers)):
-            return None
-        models = self._devices.models([workers[name] for name in window.workers], at)
-        if models is None:
-            return None
-        micro = np.array(list(window.shares.values())) / accumulation
-        expected = Team(models).times(micro * accumulation, accumulation)
         first = window.since if self.learned else window.first + SKIPPED
-        steps = [s for s in counted[-2 * RECENT :] if s.step >= first]
-        least = np.full(micro.size, math.log(RATIO)) if self.learned else doubt(models, micro)
-        jump = self._loop.look(steps, window.workers, expected, least)
+        steps = [s for s in window.counted()[-2 * RECENT :] if s.step >= first]
+        jump = self._loop.look(steps, window.workers, *expected)
         if jump is None:
             return None
         window.restart(jump.step)
@@ -110,20 +140,24 @@ class Gauge:
         self._devices.learn([Sighting(workers[worker], micro_batch, seconds, self.error**2)], at, moved=False)
         self.step_s = float(np.median([s.step_s for s in steps if s.step >= jump.step]))
         self.learned = max(1, len(window.ripe())) if self.learned else 0
+        self._latest_from, self._adjusted = 0, steps[-1].step
         return jump
 
     def _learn(
         self, window: Window, workers: Mapping[str, WorkerInfo], accumulation: int, at: float, moved: bool
     ) -> None:
         steps = window.ripe()
-        self.learned = len(steps)
+        if self._latest_from:
+            steps = [s for s in window.counted() if s.step >= self._latest_from]
         latest = steps[-LATEST:]
+        self.learned, self._adjusted = max(1, len(window.ripe())), latest[-1].step
         compute = np.array([s.compute_s for s in latest])
         times = np.array([s.step_s for s in latest])
         logs = np.log(np.maximum(compute, 1e-9))
         self._loop.learn(window.workers, logs)
         shown = range(0, logs.shape[1], max(1, logs.shape[1] // _SAMPLED))
         tau = min(autocorrelation_time([logs[:, i] for i in shown]), _MOST_DEPENDENT)
+        self._tau = tau if len(latest) >= 2 * LEARN_STEPS else max(tau, self._tau)
         log_step, step_error = midmean(np.log(np.maximum(times, 1e-9)))
         self.step_s = math.exp(log_step)
         self.step_error = max(_TIMER, step_error * math.sqrt(tau))
@@ -137,3 +171,7 @@ class Gauge:
             if worker in workers
         ]
         self._devices.learn(sightings, at, moved)
+        peaks = np.max([s.peak_bytes for s in latest], axis=0)
+        for worker, peak in zip(window.workers, peaks, strict=True):
+            if worker in workers:
+                self._devices.used(workers[worker], math.ceil(window.shares[worker] / accumulation), float(peak))

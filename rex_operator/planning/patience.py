@@ -32,8 +32,9 @@ class Patience:
         self._moves, self._doubt, self._promise = 0, 1.0, None
 
     def disturbed(self) -> None:
-        """A worker changed its speed: the last move cannot be held to its promise any more."""
+        """A worker changed its speed: the last move cannot be held to its promise any more, nor was it idle."""
         self._promise = None
+        self._moves //= 2
 
     @property
     def threshold(self) -> float:
@@ -44,10 +45,14 @@ class Patience:
         """Return whether a window of ``steps`` steady steps may lead to a move."""
         return steps >= min(FIRST_STEPS + MORE_STEPS * self._moves, MOST_STEPS)
 
-    def promised(self, gain: float, step_s: float) -> None:
+    def moved(self, gain: float, step_s: float) -> None:
         """Note a move that is to shorten steps of ``step_s`` seconds by ``gain``."""
         self._moves += 1
         self._promise = (gain, step_s)
+
+    def followed(self) -> None:
+        """Note a move that followed a worker's change of speed, which may go on: it promises nothing."""
+        self._moves += 1
 
     def kept(self, step_s: float) -> None:
         """Hold the last move, if it was not judged yet, against the step time since."""

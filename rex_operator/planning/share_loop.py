@@ -9,6 +9,9 @@ there is no past to compare with yet. An event tells the new speed; the shares f
 Event-triggered, with z over time per worker: that much of SADDLE's loop (J. Systems Architecture 168:103573, 2025) is
 public. Where its controller feels its way (PID on the shares), the curves lead in one move; ADR 65 has the measurement.
 All constants are ours.
+
+A speed that drifts jumps nowhere, and a mean over all steps of a plan lags behind it; so where the last ten steps have
+clearly left what the models were adjusted to, only these count for the models.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from rex_operator.planning.split import WorkerModel
-from rex_operator.planning.statistics import Sample, smallest_p, spread
+from rex_operator.planning.statistics import Sample, midmean, smallest_p, spread
 from rex_operator.planning.straggler import RECENT, SpeedChange
 from rex_operator.planning.windows import GroupStep
 
@@ -38,6 +41,12 @@ MEMORY = 100
 """Earlier steps that spreads are pooled over with a new window's, at most ..."""
 FEWEST = 20
 """... and how many there must be; few ones widen the bound, for they understate."""
+DRIFT_STEPS = 10
+"""Steps whose mean shows a drift, both halves of them in the same direction (a burst is in one) ..."""
+DRIFT = 1.04
+"""... of at least this factor since the models were adjusted ..."""
+DRIFT_CLEAR = 4.0
+"""... and so many standard errors, dependence counted in: the question is asked again every few steps."""
 COARSE = 0.01
 """Least standard deviation of the log: clocks are coarse, and identical values are not certainty."""
 SKIPPED = 2
@@ -96,6 +105,23 @@ class ShareLoop:
         found = SpeedChange(worker, math.exp(jump), smallest_p(len(latest) - begin, self._seen), latest[begin].step)
         self._note(names[worker], found.step, jump > 0)
         return found
+
+    def drifting(self, steps: Sequence[GroupStep], names: Sequence[str], expected: Sample, tau: float) -> bool:
+        """Return whether a worker's speed is no longer what its model was adjusted to, by the last of ``steps``.
+
+        ``tau`` is the autocorrelation time of the workers' times in steps.
+        """
+        if len(names) < 2 or len(steps) < DRIFT_STEPS or self._seen < FEWEST or not self._variances.keys() >= {*names}:
+            return False
+        own = np.log(np.maximum([s.compute_s for s in steps[-DRIFT_STEPS:]], 1e-9)) - np.log(expected)
+        relative = own - _of_others(own)
+        middle = np.array([midmean(column)[0] for column in relative.T])
+        older, newer = (np.median(half, axis=0) for half in np.split(relative, 2))
+        lasting = np.minimum(older * np.sign(middle), newer * np.sign(middle)) > math.log(DRIFT) / 2
+        deviation = np.maximum(np.sqrt([self._variances[name] for name in names]), COARSE)
+        error = deviation * math.sqrt(tau / DRIFT_STEPS) * (1 + 3 / math.sqrt(self._seen))
+        clear = np.abs(middle) > np.maximum(math.log(DRIFT), DRIFT_CLEAR * error)
+        return bool((clear & lasting).any())
 
     def _note(self, worker: str, step: int, slower: bool) -> None:
         """Learn from a jump whether the last one was worth an answer."""

@@ -60,6 +60,8 @@ class Scene:
     """The running plan's steps that count, in their order: after warm-up, unmarked, of full size."""
     change: SpeedChange | None = None
     """A worker's change of speed that was found just now; steps before it do not count any more."""
+    drifting: bool = False
+    """A worker's speed is drifting: its latest steps were taken just now for what it does."""
     in_trial: bool = False
     """A trial runs: what is asked is whether its shares are right."""
     epoch: int = 0
