@@ -24,7 +24,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rex_operator.api.spec import RexJobSpec
-from rex_operator.planning.objective import powers, rates, useful_of
+from rex_operator.planning.objective import powers, prices, useful_of
 from rex_operator.planning.power import DevicePower, TeamPower
 from rex_operator.planning.prediction import predict, sizes_between, team_joules
 from rex_operator.planning.split import Team, WorkerModel
@@ -129,17 +129,15 @@ def team_question(spec: RexJobSpec, workers: Sequence[WorkerInfo]) -> TeamQuesti
     The question is the same for workers whose pool is not known by name: their kind of device stands for it.
     """
     objective, names = spec.planner.objective, {pool.name for pool in spec.pools}
-    prices = tuple(price for w in workers if (price := rates(spec, w).price_per_hour) is not None)
+    asked = prices(spec, workers) if objective == "cost" else ()
     drawn = powers(spec, workers) if objective == "energy" else ()
-    if objective == "cost" and len(prices) < len(workers):
-        return None
-    if objective not in ("cost", "energy") or (objective == "energy" and not drawn):
+    if not asked and not drawn:
         return None
     return TeamQuestion(
         pools=tuple(w.pool if w.pool in names else w.device for w in workers),
         floors={pool.name: Floor(pool.min_workers, pool.devices_per_pod) for pool in spec.pools},
         workers_min=spec.workers.min,
-        prices=prices if objective == "cost" else (),
+        prices=asked,
         powers=drawn,
     )
 
@@ -187,11 +185,11 @@ def _offer(models: Sequence[WorkerModel], rows: Sequence[int], question: TeamQue
     if not fits.any():
         return None
     plans, seconds = [p for p, ok in zip(plans, fits, strict=True) if ok], seconds[fits]
-    prices, powers = question.of(rows)
-    if prices:
-        spent = seconds * sum(prices) / 3600
+    asked, drawn = question.of(rows)
+    if asked:
+        spent = seconds * sum(asked) / 3600
     else:
-        spent = team_joules(chosen, TeamPower(chosen, powers), terms.overhead_s, plans, seconds, terms.min_share)
+        spent = team_joules(chosen, TeamPower(chosen, drawn), terms.overhead_s, plans, seconds, terms.min_share)
     useful = useful_of(np.array([b for b, _ in plans], dtype=np.float64), terms.noise_scale, terms.batch_initial)
     best = np.lexsort((seconds / useful, spent / useful))[0]  # of several that cost nothing the fastest
     return _Offer(float(spent[best] / useful[best]), float(seconds[best] / useful[best]))

@@ -56,13 +56,19 @@ class Rates:
     power: DevicePower | None = None
 
 
-def rates(spec: RexJobSpec, worker: WorkerInfo) -> Rates:
-    """Return what a worker costs by its pool, else by a pool of its kind of device, else as published."""
-    pools = sorted(spec.pools, key=lambda pool: pool.name != worker.pool)
-    pools = [pool for pool in pools if pool.name == worker.pool or pool.device == worker.device]
+def rates(spec: RexJobSpec, workers: Sequence[WorkerInfo]) -> list[Rates]:
+    """Return what each worker costs: by its pool, else by a pool of its kind of device, else as published."""
+    alike = {(worker.pool, worker.device) for worker in workers}
+    found = {kind: _rates(spec, *kind) for kind in alike}
+    return [found[worker.pool, worker.device] for worker in workers]
+
+
+def _rates(spec: RexJobSpec, name: str, device: str) -> Rates:
+    pools = sorted(spec.pools, key=lambda pool: pool.name != name)
+    pools = [pool for pool in pools if pool.name == name or pool.device == device]
     price = next((pool.price_per_hour for pool in pools if pool.price_per_hour is not None), None)
     told = next((pool.power for pool in pools if pool.power is not None), None)
-    return Rates(price, _power(told, worker.device))
+    return Rates(price, _power(told, device))
 
 
 def _power(told: Power | None, device: str) -> DevicePower | None:
@@ -73,18 +79,22 @@ def _power(told: Power | None, device: str) -> DevicePower | None:
     return None if known is None else DevicePower(known.idle, known.max_watts)
 
 
+def prices(spec: RexJobSpec, workers: Sequence[WorkerInfo]) -> tuple[float, ...]:
+    """Return each worker's price for an hour; empty unless that of all of them is known."""
+    known = tuple(found.price_per_hour for found in rates(spec, workers) if found.price_per_hour is not None)
+    return known if len(known) == len(workers) else ()
+
+
 def price_per_hour(spec: RexJobSpec, workers: Sequence[WorkerInfo]) -> float | None:
     """Return the price of the team for an hour; None unless that of each worker is known."""
-    prices = [rates(spec, worker).price_per_hour for worker in workers]
-    known = [price for price in prices if price is not None]
-    return sum(known) if prices and len(known) == len(prices) else None
+    known = prices(spec, workers)
+    return sum(known) if known else None
 
 
 def powers(spec: RexJobSpec, workers: Sequence[WorkerInfo]) -> tuple[DevicePower, ...]:
     """Return what is known of each worker's draw; empty unless it is of all of them."""
-    found = [rates(spec, worker).power for worker in workers]
-    known = tuple(power for power in found if power is not None)
-    return known if len(known) == len(found) else ()
+    known = tuple(found.power for found in rates(spec, workers) if found.power is not None)
+    return known if len(known) == len(workers) else ()
 
 
 def team_power(
@@ -99,7 +109,8 @@ def check(spec: RexJobSpec, workers: Sequence[WorkerInfo]) -> None:
     """Raise ``CannotPlan`` when the job is to save energy and nobody knows what a worker's device draws."""
     if spec.planner.objective != "energy":
         return
-    unknown = next((worker for worker in workers if rates(spec, worker).power is None), None)
+    costs = zip(workers, rates(spec, workers), strict=True)
+    unknown = next((worker for worker, found in costs if found.power is None), None)
     if unknown is not None:
         raise CannotPlan(
             f"planner.objective energy: it is not known what {unknown.device or 'the device'} of {unknown.worker_id}"

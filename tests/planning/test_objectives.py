@@ -182,11 +182,10 @@ def test_rates_come_from_the_workers_pool_then_from_its_kind_then_from_the_catal
         {"name": "own", "nodeSelector": {"rex.dev/device": "t4"}, "power": {"idleWatts": 12, "maxWatts": 60}},
     ]
     job = RexJobSpec.model_validate(plain)
-    own = rates(job, WorkerInfo("w0", "life", "t4", pool="own"))
+    own, stranger = rates(job, [WorkerInfo("w0", "life", "t4", pool="own"), WorkerInfo("w1", "life", "v100")])
     assert own.price_per_hour == 0.2
     assert own.power is not None
     assert own.power.limit == 60
-    stranger = rates(job, WorkerInfo("w1", "life", "v100"))
     assert stranger.price_per_hour is None
     assert stranger.power is not None
     assert stranger.power.limit == 300
