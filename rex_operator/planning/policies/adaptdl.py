@@ -138,6 +138,7 @@ class AdaptDL(Base):
         ours=(
             "The noise scale is REX's pooled estimate. The model is fitted to the slowest worker's times, each worker"
             " counts as a node, and memory bounds are learned instead of given. Steps of the warm-up are not profiled."
+            " Goodput is the only objective."
         ),
         changes=("batch",),
     )

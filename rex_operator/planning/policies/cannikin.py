@@ -48,6 +48,7 @@ class Cannikin(Base):
             "The noise scale is REX's pooled estimate instead of the paper's weights. Two thirds of a worker's compute"
             " are taken for the backward pass; the exchange is told from the rest of the step. A worker whose time"
             " leaves its line has the line scaled; newcomers take their kind's; shares move for 1 % or more."
+            " Goodput is the only objective."
         ),
         changes=("shares", "batch"),
         exempt={"keeps-shares-on-noise": "shares move for a predicted 1 %, be that a matter of noise or not"},

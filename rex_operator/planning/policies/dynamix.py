@@ -90,6 +90,7 @@ class Dynamix(Following):
         ours=(
             "In the paper's style only: its actions, reward, network and parameters are not public. Ours was trained on"
             " random simulated clusters (benchmarks.dynamix_training), and does not go on learning."
+            " Goodput is the only objective."
         ),
         changes=("shares", "batch"),
     )
