@@ -7,6 +7,7 @@ from typing import Any, Protocol, Self
 
 from rich.console import Console, Group
 from rich.live import Live
+from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
@@ -164,7 +165,7 @@ def summary_table(summary: dict[str, Any]) -> Table:
     table.add_row("steps, samples", f"{summary['step']}, {summary['samples']}")
     table.add_row("samples/s, goodput", f"{number(summary['samples_per_s'])}, {number(summary['goodput'])}")
     for name, value in spending(summary):
-        table.add_row(name, value)
+        table.add_row(name, escape(value))
     for name, value in summary["metrics"].items():
         table.add_row(name, f"{number(value, digits=4)} (best {number(summary['best_metrics'].get(name), digits=4)})")
     passes = f" in {summary['accumulation']} passes" if (summary["accumulation"] or 1) > 1 else ""

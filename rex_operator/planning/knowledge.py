@@ -42,6 +42,8 @@ class Knowledge:
         self.devices = Devices(saved.devices if saved else None, spec.batch.min_share)
         self.gauge = Gauge(self.devices)
         self.history = History(saved.history if saved else ())
+        self._billing: tuple[tuple[int, int, int], Meter] | None = None
+        """A team's model is dear for a glance: made when something was learned, and kept until then."""
         self.latest: GroupStep | None = None
         self._plan: tuple[int, int, int] | None = None
         self.total_samples = 0
@@ -107,7 +109,10 @@ class Knowledge:
         workers, window, watts = tuple(self.workers.values()), self.ingest.window, None
         steps = list(window.ripe()[-_BILLED:]) if window is not None else []
         if plan is not None and window is not None and steps and tuple(plan.local_batches) == window.workers:
-            meter = self.meter(at)
+            learned = (window.version, window.generation, self.gauge.learned)
+            if self._billing is None or self._billing[0] != learned:
+                self._billing = (learned, self.meter(at))
+            meter = self._billing[1]
             seconds = np.array([s.step_s for s in steps])
             if meter.power is not None and seconds.sum() > 0:
                 watts = float(meter.joules(plan, steps, seconds).sum() / seconds.sum())

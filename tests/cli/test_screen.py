@@ -91,9 +91,12 @@ def test_what_a_run_costs_is_told_where_it_is_known() -> None:
     figures = summarize(training(), Tally(), seconds=1.0, restarts=(0, 0), outcome="succeeded", message="")
     assert spending(figures) == []
     figures |= {"price_per_hour": 7.2, "price_per_million": 1.0, "watts": 640.4, "joules_per_sample": 0.05}
-    figures["advice"] = "Without w3 a useful sample costs 12 % less."
+    figures["advice"] = "Without w3 a useful sample costs 12% less: set pools[t4].maxWorkers to 0."
     assert [value for _, value in spending(figures)] == [
         "7.20, 1.000",
         "640, 0.050",
-        "Without w3 a useful sample costs 12 % less.",
+        "Without w3 a useful sample costs 12% less: set pools[t4].maxWorkers to 0.",
     ]
+    out = io.StringIO()
+    PlainScreen(Console(file=out, width=200)).summary(figures)
+    assert "pools[t4].maxWorkers to 0" in out.getvalue()
