@@ -24,6 +24,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rex_operator.api.spec import RexJobSpec
+from rex_operator.planning.communication import Communication
 from rex_operator.planning.objective import powers, prices, useful_of
 from rex_operator.planning.power import DevicePower, TeamPower
 from rex_operator.planning.prediction import predict, sizes_between, team_joules
@@ -66,7 +67,7 @@ class TeamQuestion:
 class Terms:
     """Under what conditions teams are compared."""
 
-    overhead_s: float
+    overhead_s: float | Communication
     """Taken to be the same for smaller teams, which is to their disadvantage."""
     batch_min: int
     batch_max: int

@@ -78,13 +78,6 @@ class Communication:
             low, high = np.where(over, low, middle), np.where(over, middle, high)
         return low
 
-    def anchored(self, compute_s: float, accumulation: int, overhead_s: float) -> Communication:
-        """Return the same law through what was measured just now."""
-        exposed = float(self.overhead(compute_s, accumulation)) - self.other_s
-        if overhead_s >= exposed:
-            return replace(self, other_s=overhead_s - exposed)
-        return replace(self, other_s=0.0, exchange_s=self.exchange_s * overhead_s / exposed)
-
 
 def plain(overhead_s: float) -> Communication:
     """Return a cost that is the same for every plan."""
@@ -130,6 +123,14 @@ class Law:
         """Return the cost for a team."""
         exchange = self.alpha_s + self.beta_s * max(workers - 2, 0) if workers > 1 else 0.0
         return Communication(self.other_s, exchange, self.power, self.behind)
+
+    def through(self, one: KeptExchange) -> Law:
+        """Return the same law moved so that it meets what was measured just now: all that it is to tell is changes."""
+        exposed = float(self.at(one.workers).overhead(one.compute_s, one.accumulation)) - self.other_s
+        if one.overhead_s >= exposed:
+            return replace(self, other_s=one.overhead_s - exposed)
+        part = one.overhead_s / exposed
+        return replace(self, other_s=0.0, alpha_s=part * self.alpha_s, beta_s=part * self.beta_s)
 
 
 class Exchanges:
@@ -203,11 +204,18 @@ class _Data:
     def fitted(self, power: float, behind: float) -> tuple[Law, float]:
         """Return the best law of a form, and half the sum of its squared standardised errors.
 
-        Gauss and Newton with bounds: the form is linear but in the exchange, whose part that is seen is smooth in it.
+        From two ends: nothing of the exchange is hidden, or all that the shortest pass can hide.
         """
+        shortest = int(np.argmin(self._last))
+        most = float(self._cost[shortest] + self._last[shortest])
+        starts = (float(self._cost.max()),) if power == 1 and behind == 0 else (float(self._cost.max()), most)
+        return min((self._descended(power, behind, start) for start in starts), key=lambda found: found[1])
+
+    def _descended(self, power: float, behind: float, alpha_s: float) -> tuple[Law, float]:
+        """Gauss and Newton with bounds: the form is linear but in the exchange, in whose seen part it is smooth."""
         frees_other = self._other is None and (power != 1 or behind != 0 or self._alone)
         fixed = self._other or 0.0
-        values = np.array([float((self._cost + behind * self._last).max()), 0.0, 0.0])
+        values = np.array([alpha_s, 0.0, 0.0])
         best, least = values, math.inf
         for _ in range(_ROUNDS):
             exchange = np.maximum(values[:2] @ self._exchange, 1e-12)

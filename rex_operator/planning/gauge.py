@@ -12,6 +12,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from rex_operator.planning.communication import KeptExchange
 from rex_operator.planning.devices import Devices, Sighting
 from rex_operator.planning.share_loop import DRIFT_STEPS, SKIPPED, ShareLoop, doubt
 from rex_operator.planning.split import Team
@@ -40,6 +41,8 @@ class Gauge:
         self._devices = devices
         self.overhead_s = 0.0
         """Usual seconds per step beside the slowest worker's compute."""
+        self.cost: KeptExchange | None = None
+        """What steps cost beside computing, when last learned from."""
         self.step_s = 0.0
         """Usual seconds per step."""
         self.error = 0.0
@@ -161,7 +164,19 @@ class Gauge:
         log_step, step_error = midmean(np.log(np.maximum(times, 1e-9)))
         self.step_s = math.exp(log_step)
         self.step_error = max(_TIMER, step_error * math.sqrt(tau))
-        self.overhead_s = max(0.0, midmean(times - compute.max(axis=1))[0])
+        slowest = compute.max(axis=1)
+        beside, beside_error = midmean(times - slowest)
+        self.overhead_s = max(0.0, beside)
+        told = np.array([s.comm_s for s in latest])
+        self.cost = KeptExchange(
+            workers=len(window.workers),
+            global_batch=sum(window.shares.values()),
+            accumulation=accumulation,
+            compute_s=midmean(slowest)[0],
+            overhead_s=self.overhead_s,
+            comm_s=float(np.median(told)) if np.isfinite(told).all() else None,
+            variance=tau * beside_error**2,
+        )
         middles = [midmean(series) for series in logs.T]
         errors = [max(_TIMER, error * math.sqrt(tau)) for _, error in middles]
         self.error = float(np.median(errors))

@@ -7,6 +7,7 @@ import zlib
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
+from rex_operator.planning.communication import Communication
 from rex_operator.planning.prediction import predict
 from rex_operator.planning.search import Measured
 from rex_operator.planning.split import WorkerModel
@@ -67,10 +68,16 @@ class History:
         )
 
     def carry_over(
-        self, before: Sequence[WorkerModel] | None, after: Sequence[WorkerModel] | None, overhead_s: float, team: str
+        self,
+        before: Sequence[WorkerModel] | None,
+        after: Sequence[WorkerModel] | None,
+        overhead: float | Communication,
+        team: str,
+        then: float | Communication | None = None,
     ) -> None:
         """Translate all entries to ``team`` by the ratio of the predicted step times; drop what cannot be.
 
+        ``overhead`` is what steps take beside computing, ``then`` the same under the new team, if that is different.
         An operator that has just started knows no team before; what it has kept of a team like this one stays.
         """
         kept, self._team = self._kept, team
@@ -81,7 +88,7 @@ class History:
         if not after or not kept:
             return
         plans = list(kept)
-        ratios = predict(after, overhead_s, plans) / predict(before, overhead_s, plans)
+        ratios = predict(after, overhead if then is None else then, plans) / predict(before, overhead, plans)
         for plan, ratio in zip(plans, ratios, strict=True):
             if math.isfinite(ratio):
                 old = kept[plan]

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from rex_operator.api.spec import RexJobSpec
+from rex_operator.planning.communication import Exchanges, Law
 from rex_operator.planning.cooldown import Cooldown
 from rex_operator.planning.devices import Devices
 from rex_operator.planning.gauge import Gauge
@@ -41,9 +42,10 @@ class Knowledge:
         self.adaptive = saved.adaptive if saved else False
         self.devices = Devices(saved.devices if saved else None, spec.batch.min_share)
         self.gauge = Gauge(self.devices)
-        self.history = History(saved.history if saved else ())
         self._billing: tuple[tuple[int, int, int], Meter] | None = None
         """A team's model is dear for a glance: made when something was learned, and kept until then."""
+        self.history = History(saved.history if saved else ())
+        self.exchanges = Exchanges(saved.exchanges if saved else ())
         self.latest: GroupStep | None = None
         self._plan: tuple[int, int, int] | None = None
         self.total_samples = 0
@@ -55,10 +57,11 @@ class Knowledge:
         Raises ``CannotPlan`` where what the objective counts is not known of a worker.
         """
         check(self.spec, workers)
-        before = self.devices.models(tuple(self.workers.values()), at)
+        before, count = self.devices.models(tuple(self.workers.values()), at), len(self.workers)
         self.workers = {w.worker_id: w for w in workers}
         after = self.devices.models(tuple(workers), at)
-        self.history.carry_over(before, after, self.gauge.overhead_s, team_of(workers))
+        law = self._law()
+        self.history.carry_over(before, after, law.at(count), team_of(workers), law.at(len(workers)))
         self.devices.forget(workers)
         self.ingest.members(workers, now)
 
@@ -161,6 +164,13 @@ class Knowledge:
         if self.gauge.learned:
             gauge = self.gauge
             self.history.put(plan.global_batch, plan.accumulation, gauge.step_s, gauge.step_error, at)
+            if gauge.cost is not None:
+                self.exchanges.put(gauge.cost)
+
+    def _law(self) -> Law:
+        """Return how a step's cost beside computing depends on plan and team, through what was measured last."""
+        law, cost = self.exchanges.law(), self.gauge.cost
+        return law if cost is None else law.through(cost)
 
     def scene(self, running: PlanDraft | None, cooldown: Cooldown, at: float) -> Scene:
         """Return what a policy gets to see."""
@@ -177,6 +187,7 @@ class Knowledge:
             epoch=self.latest.epoch if self.latest is not None else 0,
             step_s=self.gauge.step_s,
             overhead_s=self.gauge.overhead_s,
+            communication=self._law().at(len(self.workers)),
             error=self.gauge.error,
             drifting=self.gauge.drifting,
             noise=self.noise.scale(),

@@ -408,6 +408,7 @@ class Planner:
             adaptive=known.adaptive,
             devices=known.devices.state(),
             history=known.history.state(),
+            exchanges=known.exchanges.state(),
             pauses=self._cooldown.state(),
             decisions=self._journal.newest(KEPT_DECISIONS),
         )

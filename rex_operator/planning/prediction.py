@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from rex_operator.planning.communication import Communication, plain
 from rex_operator.planning.curves import Array
 from rex_operator.planning.memory import Limits
 from rex_operator.planning.power import TeamPower
@@ -22,10 +23,16 @@ _TIMES = 96
 
 
 def predict(
-    models: Sequence[WorkerModel], overhead_s: float, plans: Sequence[tuple[int, int]], min_share: int = 1
+    models: Sequence[WorkerModel],
+    overhead: float | Communication,
+    plans: Sequence[tuple[int, int]],
+    min_share: int = 1,
 ) -> Array:
-    """Return the predicted seconds per step of each plan at its best split; NaN where `split` knows none."""
-    team = Team(models)
+    """Return the predicted seconds per step of each plan at its best split; NaN where `split` knows none.
+
+    ``overhead`` is what a step takes beside the slowest worker's computing: seconds, or how they depend on the plan.
+    """
+    team, cost = Team(models), plain(overhead) if isinstance(overhead, float | int) else overhead
     out = np.full(len(plans), np.nan)
     for passes in {p for _, p in plans}:
         rows = [i for i, (_, p) in enumerate(plans) if p == passes]
@@ -43,30 +50,40 @@ def predict(
         done = team.fit_within(times, passes, least).sum(axis=-1)
         done = np.maximum.accumulate(done) + 1e-9 * np.arange(_TIMES)
         seconds = np.exp(np.interp(np.log(batches), np.log(done), np.log(times)))
-        seconds = np.maximum(seconds, smallest.max()) + overhead_s  # nobody can take less than ``least``
+        seconds = np.maximum(seconds, smallest.max())  # nobody can take less than ``least``
         possible = (batches <= team.room(passes)) & ((min_share == 1) | (batches >= least * len(team)))
-        out[rows] = np.where(possible, seconds, np.nan)
+        out[rows] = np.where(possible, cost.step_seconds(seconds, passes), np.nan)
     return out
 
 
 def team_joules(
     models: Sequence[WorkerModel],
     power: TeamPower,
-    overhead_s: float,
+    overhead: float | Communication,
     plans: Sequence[tuple[int, int]],
     seconds: Array,
     min_share: int,
 ) -> Array:
     """Return the joules of a step of each plan, ``seconds`` long as `predict` has it (finite)."""
     team, passes = Team(models), np.array([p for _, p in plans])
-    out = np.empty(len(plans))
+    compute_s, out = computing(seconds, overhead, plans), np.empty(len(plans))
     for each in np.unique(passes).tolist():
         rows = np.flatnonzero(passes == each)
         batch = np.array([b for b, p in plans if p == each], dtype=np.float64)
-        shares = team.fit_within(np.maximum(seconds[rows] - overhead_s, 1e-12), each, min_share * each)
+        shares = team.fit_within(np.maximum(compute_s[rows], 1e-12), each, min_share * each)
         shares *= (batch / shares.sum(axis=-1))[:, None]  # a table's rounding, and what a least share is too much
         compute = np.array([team.times(row, each) for row in shares])
         out[rows] = power.joules(power.busy(shares, each), compute, seconds[rows])
+    return out
+
+
+def computing(seconds: Array, overhead: float | Communication, plans: Sequence[tuple[int, int]]) -> Array:
+    """Return the slowest worker's computing in steps that take ``seconds``."""
+    cost = plain(overhead) if isinstance(overhead, float | int) else overhead
+    out, passes = np.empty(len(plans)), np.array([p for _, p in plans])
+    for each in np.unique(passes).tolist():
+        rows = passes == each
+        out[rows] = cost.compute_seconds(seconds[rows], each)
     return out
 
 

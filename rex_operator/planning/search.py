@@ -20,11 +20,12 @@ import numpy as np
 
 from rex_operator.planning.advice import Advice, TeamQuestion, Terms, advise
 from rex_operator.planning.candidates import Candidate, Range, enumerate_candidates
+from rex_operator.planning.communication import Communication
 from rex_operator.planning.curves import Array
 from rex_operator.planning.memory import Limits
 from rex_operator.planning.objective import log_objective
 from rex_operator.planning.power import DevicePower, TeamPower
-from rex_operator.planning.prediction import chance_to_fit, predict, team_joules, untried
+from rex_operator.planning.prediction import chance_to_fit, computing, predict, team_joules, untried
 from rex_operator.planning.split import Team, WorkerModel
 from rex_operator.planning.types import MAX_CANDIDATES, CandidateSummary
 from rex_operator.planning.worth import Stakes, worth
@@ -61,8 +62,9 @@ class SearchRequest:
     models: tuple[WorkerModel, ...]
     memory: tuple[Limits, ...]
     """What is known of the largest micro-batch that fits, per worker."""
-    overhead_s: float
-    """Seconds per step beside the slowest worker's compute: communication, optimiser, data."""
+    overhead_s: float | Communication
+    """Seconds per step beside the slowest worker's compute: communication, optimiser, data; or how they depend on the
+    plan."""
     batch_min: int
     batch_max: int
     batch_initial: int
@@ -102,7 +104,7 @@ class SearchResult:
 
 
 @dataclass(frozen=True, slots=True)
-class _Prospect:
+class Prospect:
     """What is thought of the candidates that memory holds."""
 
     plans: list[Candidate]
@@ -133,7 +135,7 @@ def _best_batch(request: SearchRequest) -> SearchResult:
     plans = candidates(request)
     if not plans:
         return SearchResult(request.number, None, (), "Nothing to search: no other batch is allowed.")
-    prospect = _prospect(request, plans)
+    prospect = prospect_of(request, plans)
     if prospect is None:
         return SearchResult(request.number, None, (), "No other batch fits in the workers' memory.")
     margin = math.log1p(request.min_effect)
@@ -163,7 +165,7 @@ def candidates(request: SearchRequest) -> list[Candidate]:
     return [c for c in found if c != request.current and (request.other_passes or c.global_batch != size)]
 
 
-def _prospect(request: SearchRequest, plans: Sequence[Candidate]) -> _Prospect | None:
+def prospect_of(request: SearchRequest, plans: Sequence[Candidate]) -> Prospect | None:
     from rex_operator.planning import surrogate  # takes seconds to import; only a search needs it
 
     known = [(m.global_batch, m.accumulation) for m in request.measured]
@@ -191,9 +193,10 @@ def _prospect(request: SearchRequest, plans: Sequence[Candidate]) -> _Prospect |
         prior,
         _spread(plans, [request.current, *known]),
     )
-    fit = chance_to_fit(request.models, request.memory, plans, ahead - request.overhead_s, request.min_share)
+    compute_s = computing(ahead, request.overhead_s, plans)
+    fit = chance_to_fit(request.models, request.memory, plans, compute_s, request.min_share)
     stakes = Stakes.of(request.trial_steps, ahead, own, request.current[0], request.remaining_samples)
-    return _Prospect(list(plans), belief, fit, stakes)
+    return Prospect(list(plans), belief, fit, stakes)
 
 
 def _draw(request: SearchRequest, plans: Sequence[tuple[int, int]], seconds: Array) -> Array:
@@ -213,7 +216,7 @@ def _spread(plans: Sequence[tuple[int, int]], ran: Sequence[tuple[int, int]]) ->
     return _BETWEEN * between + _BEYOND * beyond
 
 
-def _summaries(prospect: _Prospect, value: Array, margin: float, order: list[int]) -> tuple[CandidateSummary, ...]:
+def _summaries(prospect: Prospect, value: Array, margin: float, order: list[int]) -> tuple[CandidateSummary, ...]:
     expected, chance = np.expm1(prospect.belief.expected()), prospect.belief.chance(margin) * prospect.fit
     return tuple(
         CandidateSummary(
@@ -233,7 +236,7 @@ def _words(candidate: CandidateSummary) -> str:
     return f"batch {candidate.global_batch}{passes}, expected {candidate.expected_gain:+.1%}"
 
 
-def _farewell(request: SearchRequest, prospect: _Prospect, best: CandidateSummary) -> str:
+def _farewell(request: SearchRequest, prospect: Prospect, best: CandidateSummary) -> str:
     """Say why nothing is tried."""
     margin, stakes = math.log1p(request.min_effect), prospect.stakes
     chance = prospect.belief.chance_of_any(margin, prospect.fit > 0)

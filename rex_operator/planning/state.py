@@ -7,6 +7,8 @@ from typing import Annotated
 from pydantic import Field
 
 from rex_operator.planning.budget import BudgetState
+from rex_operator.planning.communication import MAX_KEPT as MAX_EXCHANGES
+from rex_operator.planning.communication import KeptExchange
 from rex_operator.planning.cooldown import Direction, PauseState
 from rex_operator.planning.devices import DevicesState
 from rex_operator.planning.history import MAX_KEPT, KeptMeasure
@@ -33,5 +35,6 @@ class PlannerState(Record):
     """The script's optimiser divides by the gradient's own size."""
     devices: DevicesState = DevicesState()
     history: Annotated[tuple[KeptMeasure, ...], Field(max_length=MAX_KEPT)] = ()
+    exchanges: Annotated[tuple[KeptExchange, ...], Field(max_length=MAX_EXCHANGES)] = ()
     pauses: dict[Direction, PauseState] = Field(default_factory=dict)
     decisions: Annotated[tuple[DecisionRecord, ...], Field(max_length=MAX_DECISIONS)] = ()

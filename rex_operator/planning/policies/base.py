@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Literal, Protocol
 
 from rex_operator.api.spec import RexJobSpec
+from rex_operator.planning.communication import Communication
 from rex_operator.planning.cooldown import Cooldown
 from rex_operator.planning.devices import Devices
 from rex_operator.planning.noise import NoiseScale
@@ -70,6 +71,8 @@ class Scene:
     """Usual seconds per step in the present window."""
     overhead_s: float = 0.0
     """Usual seconds per step beside the slowest worker's compute."""
+    communication: Communication = field(default_factory=Communication)
+    """How they depend on the plan."""
     error: float = 0.0
     """Standard error of the logarithm of a worker's usual compute time in the present window."""
     noise: NoiseScale | None = None

@@ -120,7 +120,7 @@ class Rex(Base):
             number=number,
             models=tuple(models),
             memory=tuple(scene.devices.limits(w) for w in scene.workers),
-            overhead_s=scene.overhead_s,
+            overhead_s=scene.communication,
             batch_min=spec.batch.min,
             batch_max=spec.batch.max,
             batch_initial=spec.batch.initial,
