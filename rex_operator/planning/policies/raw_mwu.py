@@ -43,9 +43,9 @@ class RawMwu(Rex):
         return Look(1, trial.spec.alpha / 2, final=True) if len(steps) >= trial.spec.min_steps else None
 
     def judge(self, trial: Trial, look: Look, steps: Sequence[GroupStep]) -> Judgement:
-        """Compare the seconds per useful sample of ``minSteps`` steps of either plan."""
+        """Compare what useful samples cost over ``minSteps`` steps of either plan."""
         size = trial.spec.min_steps
-        new, bad_new = usable(s.step_s / trial.useful for s in steps[:size])
+        new, bad_new = usable(trial.meter.spent(trial.plan, steps[:size]) / trial.useful)
         old, bad_old = usable(trial.reference[-size:])
         removed = bad_new + bad_old
         if not new.size or not old.size:
