@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import numpy as np
 from pydantic import Field
@@ -97,6 +97,16 @@ class _Kind:
     """Ceilings in a row that turned out to be too high."""
     curve: StepTimeCurve | None = None
     peaks: dict[int, KeptPeak] = field(default_factory=dict)
+
+
+class _Peers(NamedTuple):
+    """How slow the measured workers of a kind are: the median of the logs, and `_middle` of them."""
+
+    usual: float
+    middle: float
+
+
+_NOBODY = _Peers(0.0, 0.0)
 
 
 class Devices:
@@ -221,11 +231,11 @@ class Devices:
         if not curves:
             return None
         stranger = max(curves.values(), key=lambda c: float(c.time(c.sizes[0])) / c.sizes[0])
-        models = []
+        peers, models = self._peers(workers), []
         for worker in workers:
             curve = curves.get(worker.device, stranger)
             ceiling = self.ceiling(worker)
-            slowness = math.exp(self._slowness_of(worker, workers))
+            slowness = math.exp(self._slowness_of(worker, peers.get(worker.device, _NOBODY)))
             bounds = [] if ceiling is None else [ceiling]
             if math.isfinite(trust):
                 bounds.append(max(self._least, math.floor(curve.trusted(trust)[1])))
@@ -233,19 +243,25 @@ class Devices:
             models.append(WorkerModel(worker.worker_id, curve, slowness, cap))
         return models
 
-    def _slowness_of(self, worker: WorkerInfo, team: Iterable[WorkerInfo]) -> float:
+    def _peers(self, team: Iterable[WorkerInfo]) -> dict[str, _Peers]:
+        """Return the measured log slownesses by kind, once for the whole team."""
+        found: dict[str, list[float]] = {}
+        for worker in team:
+            if _life(worker) in self._slowness:
+                found.setdefault(worker.device, []).append(self._slowness[_life(worker)])
+        return {device: _Peers(float(np.median(known)), _middle(known)) for device, known in found.items()}
+
+    def _slowness_of(self, worker: WorkerInfo, peers: _Peers) -> float:
         """Return the worker's own log slowness, or its peers' middle for one that was not measured.
 
         What sets it apart from its peers counts as far as it stands out of the noise: where a curve is flat, a
         difference of half a percent would otherwise give one twin twice the samples of the other.
         """
         own = self._slowness.get(_life(worker))
-        peers = [self._slowness[_life(w)] for w in team if w.device == worker.device and _life(w) in self._slowness]
-        usual = float(np.median(peers)) if peers else 0.0
         if own is None:
-            return _middle(peers) if peers else 0.0
-        apart = own - usual
-        return usual + apart * apart**2 / (apart**2 + _TWINS**2)
+            return peers.middle
+        apart = own - peers.usual
+        return peers.usual + apart * apart**2 / (apart**2 + _TWINS**2)
 
     def forget(self, workers: Iterable[WorkerInfo]) -> None:
         """Drop what was known of lives that are not among ``workers``; kinds stay."""
