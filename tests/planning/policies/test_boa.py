@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from itertools import product
 
 import pytest
@@ -12,11 +13,11 @@ from tests.planning.policies.balancing import Bench, line
 DEVICES = {"w0": line(0.02, 0.010), "w1": line(0.05, 0.017), "w2": line(0.01, 0.031)}
 
 
-def best(devices: dict[str, object], batch: int) -> float:
+def best(devices: Mapping[str, Callable[[float], float]], batch: int) -> float:
     """Return the shortest longest time over all whole shares."""
     names = list(devices)
     return min(
-        max(devices[n](b) for n, b in zip(names, (*pair, batch - sum(pair)), strict=True))  # type: ignore[operator]
+        max(devices[n](b) for n, b in zip(names, (*pair, batch - sum(pair)), strict=True))
         for pair in product(range(1, batch), repeat=2)
         if sum(pair) < batch
     )
@@ -26,7 +27,7 @@ def best(devices: dict[str, object], batch: int) -> float:
 def test_the_whole_shares_are_the_best_there_are(batch: int) -> None:
     run = Bench(Boa(), DEVICES, batch)
     run.rounds(6)
-    assert run.times().max() <= 1.02 * best(dict(DEVICES), batch), "2 % are not worth a move"
+    assert run.times().max() <= 1.02 * best(DEVICES, batch), "2 % are not worth a move"
 
 
 def test_a_dynamic_straggler_changes_its_model() -> None:
@@ -34,4 +35,4 @@ def test_a_dynamic_straggler_changes_its_model() -> None:
     run.rounds(6)
     run.devices["w0"] = line(0.04, 0.020)
     run.rounds(4)
-    assert run.times().max() <= 1.05 * best(dict(run.devices), 60)
+    assert run.times().max() <= 1.05 * best(run.devices, 60)

@@ -67,8 +67,8 @@ def test_the_batch_doubles_when_the_noise_scale_passes_one_and_a_half(phi: float
 
 
 def test_memory_and_bounds_cap_the_batch() -> None:
-    for more, most in (({"caps": dict.fromkeys(TWINS, 90)}, 360), ({"high": 300}, 300)):
-        run = Bench(Saddle(), TWINS, 256, **more)  # type: ignore[arg-type]
+    for caps, high, most in ((dict.fromkeys(TWINS, 90), 4096, 360), (None, 300, 300)):
+        run = Bench(Saddle(), TWINS, 256, caps=caps, high=high)
         run.noise_scale = NoiseScale(value=1e6, low=1e6, high=1e6)
         found = run.policy.adopt(run.scene())
         assert found is not None
