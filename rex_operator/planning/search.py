@@ -33,9 +33,9 @@ from rex_operator.planning.worth import Stakes, worth
 if TYPE_CHECKING:
     from rex_operator.planning.surrogate import Belief
 
-_BETWEEN = 0.06
+_BETWEEN = 0.12
 """Standard deviation of the log step time per doubling of the micro-batch between two measured ones ..."""
-_BEYOND = 0.08
+_BEYOND = 0.12
 """... and beyond all measured ones. Published curves miss their left-out points by about that much."""
 _FLOOR = 0.005
 """Standard deviation of a measured plan's log step time that no number of steps takes away."""
@@ -166,6 +166,7 @@ def candidates(request: SearchRequest) -> list[Candidate]:
 
 
 def prospect_of(request: SearchRequest, plans: Sequence[Candidate]) -> Prospect | None:
+    """Return what is thought of ``plans``; None when memory holds none of them, or not even the running plan."""
     from rex_operator.planning import surrogate  # takes seconds to import; only a search needs it
 
     known = [(m.global_batch, m.accumulation) for m in request.measured]

@@ -31,9 +31,10 @@ _Matern: Any = Matern
 
 _OFFSET = 0.2**2
 """Prior variance of what is missed by the same factor everywhere; it cancels in every comparison."""
-_AMPLITUDES = (0.02, 0.04, 0.08)
-"""Considered sizes of the curves' error (standard deviation of the log): about 5 % is what field data show."""
-_LENGTHS = (0.7, 1.5, 3.0)
+_AMPLITUDES = (0.02, 0.06, 0.18)
+"""Considered sizes of the curves' error (standard deviation of the log): about 5 % is what field data show, and cliffs
+of 20 % and more now and then."""
+_LENGTHS = (0.35, 1.0, 3.0)
 """Considered distances, in doublings of the batch, over which that error stays alike."""
 _DRAWS = 512
 """Draws behind the chance that any of many, which are alike, is better ..."""
