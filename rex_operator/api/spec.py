@@ -337,7 +337,8 @@ class SearchLimits(ApiModel):
     max_trials: Annotated[int, Field(ge=0, le=10_000)] = 40
     """Trials over the life of the job; 0: none, shares still move between the workers."""
     cooldown_seconds: Annotated[float, Field(ge=0, le=86_400)] = 60
-    """Pause between a verdict and the next trial."""
+    """Pause after a trial that was not kept; twice as long in its direction after each further one. None after one that
+    was kept."""
 
 
 class PlannerSpec(ApiModel):
