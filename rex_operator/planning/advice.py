@@ -24,7 +24,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rex_operator.api.spec import RexJobSpec
-from rex_operator.planning.communication import Communication
+from rex_operator.planning.communication import Communication, Law
 from rex_operator.planning.objective import powers, prices, useful_of
 from rex_operator.planning.power import DevicePower, TeamPower
 from rex_operator.planning.prediction import predict, sizes_between, team_joules
@@ -57,6 +57,8 @@ class TeamQuestion:
     """Each worker's price per hour; empty: energy is what counts."""
     powers: tuple[DevicePower, ...] = ()
     """Each worker's device; empty: price is what counts."""
+    law: Law | None = None
+    """How a step's cost beside computing depends on the team; None: taken to be the same for all."""
 
     def of(self, rows: Sequence[int]) -> tuple[tuple[float, ...], tuple[DevicePower, ...]]:
         """Return prices and powers of these workers."""
@@ -68,7 +70,7 @@ class Terms:
     """Under what conditions teams are compared."""
 
     overhead_s: float | Communication
-    """Taken to be the same for smaller teams, which is to their disadvantage."""
+    """Seconds of a step beside computing, for teams of any size where no law is known."""
     batch_min: int
     batch_max: int
     batch_initial: int
@@ -124,7 +126,7 @@ class _Offer:
         return self.spent * self.seconds
 
 
-def team_question(spec: RexJobSpec, workers: Sequence[WorkerInfo]) -> TeamQuestion | None:
+def team_question(spec: RexJobSpec, workers: Sequence[WorkerInfo], law: Law | None = None) -> TeamQuestion | None:
     """Return what there is to ask about the team; None where neither a price nor energy is what counts.
 
     The question is the same for workers whose pool is not known by name: their kind of device stands for it.
@@ -140,6 +142,7 @@ def team_question(spec: RexJobSpec, workers: Sequence[WorkerInfo]) -> TeamQuesti
         workers_min=spec.workers.min,
         prices=asked,
         powers=drawn,
+        law=law,
     )
 
 
@@ -181,7 +184,8 @@ def _offer(models: Sequence[WorkerModel], rows: Sequence[int], question: TeamQue
     """Return what a useful sample costs this team at best; None if no batch suits it."""
     chosen = [models[i] for i in rows]
     plans = plans_of(chosen, terms)
-    seconds = predict(chosen, terms.overhead_s, plans, terms.min_share) if plans else np.empty(0)
+    beside = terms.overhead_s if question.law is None else question.law.at(len(rows))
+    seconds = predict(chosen, beside, plans, terms.min_share) if plans else np.empty(0)
     fits = np.isfinite(seconds)
     if not fits.any():
         return None
@@ -190,7 +194,7 @@ def _offer(models: Sequence[WorkerModel], rows: Sequence[int], question: TeamQue
     if asked:
         spent = seconds * sum(asked) / 3600
     else:
-        spent = team_joules(chosen, TeamPower(chosen, drawn), terms.overhead_s, plans, seconds, terms.min_share)
+        spent = team_joules(chosen, TeamPower(chosen, drawn), beside, plans, seconds, terms.min_share)
     useful = useful_of(np.array([b for b, _ in plans], dtype=np.float64), terms.noise_scale, terms.batch_initial)
     best = np.lexsort((seconds / useful, spent / useful))[0]  # of several that cost nothing the fastest
     return _Offer(float(spent[best] / useful[best]), float(seconds[best] / useful[best]))

@@ -188,6 +188,7 @@ class Knowledge:
             step_s=self.gauge.step_s,
             overhead_s=self.gauge.overhead_s,
             communication=self._law().at(len(self.workers)),
+            law=self._law(),
             error=self.gauge.error,
             drifting=self.gauge.drifting,
             noise=self.noise.scale(),

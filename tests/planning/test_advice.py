@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rex_operator.planning.advice import Advice, Floor, TeamQuestion, Terms, advise, plans_of
+from rex_operator.planning.communication import Law
 from rex_operator.planning.curves import Point, StepTimeCurve
 from rex_operator.planning.power import DevicePower
 from rex_operator.planning.prediction import predict
@@ -100,6 +101,16 @@ def test_the_way_to_the_cheapest_team_is_told_step_by_step() -> None:
     assert found.counts == {"b": 0, "c": 0}
     assert [step.without for step in found.steps] == [("w2",), ("w1", "w2")]
     assert [s.saving for s in found.steps] == sorted(s.saving for s in found.steps)
+
+
+def test_a_smaller_team_is_spared_what_the_larger_one_exchanges() -> None:
+    models, question = team(FAST, FAST, FAST, FAST), asked("aaaa", (1.0,) * 4)
+    dear = replace(question, law=Law(other_s=0.002, alpha_s=0.01, beta_s=0.08))
+    assert advise(models, question, TERMS) is None
+    found = advise(models, dear, TERMS)
+    assert found is not None
+    assert found.counts["a"] <= 2
+    assert found.best.slower < 0, "it is even faster"
 
 
 def test_energy_drops_who_draws_much_for_little_work() -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Literal, Protocol
 
 from rex_operator.api.spec import RexJobSpec
-from rex_operator.planning.communication import Communication
+from rex_operator.planning.communication import Communication, Law
 from rex_operator.planning.cooldown import Cooldown
 from rex_operator.planning.devices import Devices
 from rex_operator.planning.noise import NoiseScale
@@ -73,6 +73,8 @@ class Scene:
     """Usual seconds per step beside the slowest worker's compute."""
     communication: Communication = field(default_factory=Communication)
     """How they depend on the plan."""
+    law: Law | None = None
+    """How they depend on the team, too; None: not known."""
     error: float = 0.0
     """Standard error of the logarithm of a worker's usual compute time in the present window."""
     noise: NoiseScale | None = None

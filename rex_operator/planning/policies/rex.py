@@ -135,7 +135,7 @@ class Rex(Base):
             trial_steps=_trial_steps(scene),
             remaining_samples=scene.remaining_samples,
             powers=powers(spec, scene.workers) if spec.planner.objective == "energy" else (),
-            team=team_question(spec, scene.workers),
+            team=team_question(spec, scene.workers, scene.law),
         )
 
     @staticmethod
