@@ -6,9 +6,9 @@ times as training makes them: independent, autocorrelated (AR(1) .3, .6, .8), dr
 steps, the longest window), both at once; and every published record of LBB, three or four unequal GPUs, where
 ``--data`` (or REX_DATA, or ../shared/data beside the checkout) has a folder ``lbb``. The rules:
 
-- ``rex``: what the planner does, at alpha .05: block medians longer than the measured dependence, two planned looks
-  that share the error budget, a practical margin of 2 %, three answers, and the incumbent once more before the last
-  look and where drift might explain the first.
+- ``rex``: what the planner does in a job's first trial, at alpha .05: block medians longer than the measured
+  dependence, two planned looks that share the level, a practical margin of 2 %, three answers, and the incumbent once
+  more before the last look and where drift might explain the first.
 - Its parts left out, one at a time: ``no margin``; ``no blocks``; ``one look`` (at as many steps as the first, at the
   whole level); ``no way back`` (the trial goes on instead, the reference stays the window before it); ``always back``
   (A-B-A for every trial, and one look).
@@ -59,6 +59,8 @@ LOOK_EVERY = 10
 SPREAD = 0.05
 """Standard deviation of the logarithm of step times; published ones have 0.2-4 %."""
 SEED = 20260101
+LEVEL = ErrorBudget(SPEC.alpha).level
+"""One-sided, of a job's first trial; those that follow in vain are stricter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +125,7 @@ def recorded(folder: Path) -> Iterator[tuple[str, Draw]]:
         yield "lbb " + record.name.split("_bs")[0], draw
 
 
-def rex(times: Sample, gain: float, spec: Validation = SPEC, level: float | None = None) -> Outcome:
+def rex(times: Sample, gain: float, spec: Validation = SPEC, level: float = LEVEL) -> Outcome:
     """Let the planner's own trial decide, looking whenever it would."""
     job, plan = Job(times, gain), PlanDraft(1, 1, {"w0": 1}, 1.0)
     choice = CandidateSummary(global_batch=1, accumulation=1, expected_gain=0.0, ei=0.0)
@@ -136,7 +138,7 @@ def rex(times: Sample, gain: float, spec: Validation = SPEC, level: float | None
             taken = job.run(LOOK_EVERY, tried=not trial.back)
             if not taken.size:
                 return Outcome("open", job.steps)
-            steps += [_step(len(steps) + i, t) for i, t in enumerate(taken)]
+            steps += [_step(CHANGE + len(steps) + i, t) for i, t in enumerate(taken)]
             look = trial.due(steps)
             judgement = None if look is None else trial.judge(look, steps)
             if look is not None and judgement is not None and (judgement.verdict != "open" or look.final):
@@ -159,7 +161,7 @@ def no_margin(times: Sample, gain: float) -> Outcome:
 
 def no_blocks(times: Sample, gain: float) -> Outcome:
     """The two looks on single steps: windows as short as for independent ones."""
-    job, first, last = Job(times, gain), *look_levels(SPEC.alpha, 0.5)
+    job, first, last = Job(times, gain), *look_levels(2 * LEVEL, 0.5)
     reference, n = job.before[-2 * SPEC.min_steps :], SPEC.min_steps
     job.change()
     tried = job.run(n, tried=True)
@@ -175,14 +177,13 @@ def no_blocks(times: Sample, gain: float) -> Outcome:
 def one_look(times: Sample, gain: float) -> Outcome:
     """One look at the first window, at the whole level, without a way back."""
     job, reference, tried = _first_window(times, gain)
-    side = SPEC.alpha / 2
-    return Outcome(_judged(reference, tried, side), job.steps)
+    return Outcome(_judged(reference, tried, LEVEL), job.steps)
 
 
 def no_way_back(times: Sample, gain: float) -> Outcome:
     """Two looks, but the reference is the window before only: the trial goes on instead."""
     job, reference, tried = _first_window(times, gain)
-    first, last = look_levels(SPEC.alpha, 0.5)
+    first, last = look_levels(2 * LEVEL, 0.5)
     verdict = _judged(reference, tried, first)
     if verdict == "open":
         tried = np.concatenate([tried, job.run(min(tried.size, SPEC.max_steps - tried.size), tried=True)])
@@ -194,8 +195,8 @@ def always_back(times: Sample, gain: float) -> Outcome:
     """A-B-A for every trial, all windows of one length, and one look."""
     job, reference, tried = _first_window(times, gain)
     job.change()
-    again, side = job.run(tried.size, tried=False), SPEC.alpha / 2
-    judgement = compare_with_both(reference[-tried.size :], tried, again, Levels(side, side), SPEC.min_effect)
+    again = job.run(tried.size, tried=False)
+    judgement = compare_with_both(reference[-tried.size :], tried, again, Levels(LEVEL, LEVEL), SPEC.min_effect)
     return Outcome(judgement.verdict, job.steps)
 
 
@@ -265,8 +266,8 @@ RULES: dict[str, Rule] = {
 
 
 def capped(times: Sample, gain: float) -> Outcome:
-    """REX with at most `POWER_STEPS` steps a side, at the level of a job's first trial."""
-    return rex(times, gain, SPEC.model_copy(update={"max_steps": POWER_STEPS}), ErrorBudget(SPEC.alpha).level)
+    """REX with at most `POWER_STEPS` steps a side."""
+    return rex(times, gain, SPEC.model_copy(update={"max_steps": POWER_STEPS}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,7 +313,7 @@ def whole_job(draw: Draw, jobs: int, trials: int = 40) -> tuple[float, float]:
         budget = ErrorBudget(SPEC.alpha)
         for _ in range(trials):
             times = draw(rng)
-            alone += rex(times, 0.0, without_margin()).verdict == "better"
+            alone += rex(times, 0.0, without_margin(), SPEC.alpha / 2).verdict == "better"
             if rex(times, 0.0, without_margin(), budget.spend()).verdict == "better":
                 together += 1
                 budget.earn()

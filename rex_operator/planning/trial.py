@@ -79,6 +79,8 @@ class Trial:
     spec: Validation
     meter: Meter = field(default_factory=lambda: Meter("goodput"))
     """What counts the cost of steps, frozen too."""
+    reference_last: int = -1
+    """Group step of the reference's end."""
     incumbent_useful: float = 1.0
     """Useful samples per step of the incumbent."""
     wary: bool = False
@@ -136,10 +138,11 @@ class Trial:
             again = self.meter.spent(self.incumbent, steps[: self._window()]) / self.incumbent_useful
             return compare_with_both(self.reference[-again.size :], self.tried, again, levels, self.spec.min_effect)
         judgement = judge_pairs([(self.reference, self._costs(steps))], levels, self.spec.min_effect, look.number)
-        doubtful = (self.wary and judgement.verdict == "better") or (
-            judgement.verdict != "open" and explained_by_drift(self.reference, judgement, self.spec.min_effect)
-        )
-        if not doubtful:
+        if judgement.verdict == "open":
+            return judgement
+        gap = max(0, steps[0].step - self.reference_last - 1)
+        doubtful = explained_by_drift(self.reference, judgement, self.spec.min_effect, gap)
+        if not doubtful and not (self.wary and judgement.verdict == "better"):
             return judgement
         self._suspect = True
         return replace(judgement, verdict="open")

@@ -102,6 +102,7 @@ class Trials:
             useful=self._known.useful(draft),
             spec=validation,
             meter=meter,
+            reference_last=latest[-1].step,
             incumbent_useful=useful,
             level=self.budget.level,
             wary=self._wary,

@@ -170,11 +170,11 @@ def compare_with_both(
     return replace(judgement, evidence=judgement.evidence.model_copy(update={"switchback": True, "drift": drift}))
 
 
-def explained_by_drift(reference: Sample, judgement: Judgement, min_effect: float) -> bool:
+def explained_by_drift(reference: Sample, judgement: Judgement, min_effect: float, gap: int = 0) -> bool:
     """Return whether the reference drifts so that going on like this could bring forth what was seen.
 
     Judged by how much its second half may at most differ from its first (95 % interval), carried on to the middle of
-    the trial, against what the effect has beyond the margin.
+    the trial, against what the effect has beyond the margin. ``gap``: steps between the two that nobody compares.
     """
     times = np.log(usable(reference)[0])
     half, evidence = times.size // 2, judgement.evidence
@@ -183,7 +183,7 @@ def explained_by_drift(reference: Sample, judgement: Judgement, min_effect: floa
     block = min(evidence.block, half)
     trend = hodges_lehmann(block_medians(times[half:], block), block_medians(times[:half], block))
     most = -trend.low if evidence.effect > 0 else trend.high
-    halves = (times.size + evidence.n_trial) / 2 / half
+    halves = ((times.size + evidence.n_trial) / 2 + gap) / half
     return most * halves > abs(evidence.effect) - min_effect
 
 
