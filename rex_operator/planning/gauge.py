@@ -130,21 +130,23 @@ class Gauge:
         accumulation: int,
         at: float,
     ) -> SpeedChange | None:
-        """Look for a jump of one worker's speed; it alone is known anew then, from the steps since."""
+        """Look for a jump of a worker's speed; who moved is known anew then, from the steps since."""
         first = window.since if self.learned else window.first + SKIPPED
         steps = [s for s in window.counted()[-2 * RECENT :] if s.step >= first]
         jump = self._loop.look(steps, window.workers, *expected)
         if jump is None:
             return None
-        window.restart(jump.step)
-        worker = window.workers[jump.worker]
-        micro_batch = window.shares[worker] / accumulation
-        seconds = float(np.median([s.compute_s[jump.worker] for s in steps if s.step >= jump.step])) / accumulation
-        self._devices.learn([Sighting(workers[worker], micro_batch, seconds, self.error**2)], at, moved=False)
-        self.step_s = float(np.median([s.step_s for s in steps if s.step >= jump.step]))
+        change = jump.change
+        window.restart(change.step)
+        since = [s for s in steps if s.step >= change.step]
+        seconds = np.median([s.compute_s for s in since], axis=0) / accumulation
+        names = [(window.workers[i], float(seconds[i])) for i in jump.workers]
+        sightings = [Sighting(workers[w], window.shares[w] / accumulation, t, self.error**2) for w, t in names]
+        self._devices.learn(sightings, at, moved=False)
+        self.step_s = float(np.median([s.step_s for s in since]))
         self.learned = max(1, len(window.ripe())) if self.learned else 0
         self._latest_from, self._adjusted = 0, steps[-1].step
-        return jump
+        return change
 
     def _learn(
         self, window: Window, workers: Mapping[str, WorkerInfo], accumulation: int, at: float, moved: bool

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -49,8 +50,20 @@ DRIFT_CLEAR = 4.0
 """... and so many standard errors, dependence counted in: the question is asked again every few steps."""
 COARSE = 0.01
 """Least standard deviation of the log: clocks are coarse, and identical values are not certainty."""
+ALONG = 1.05
+"""Workers that are off their models by this factor when another one jumps are known anew as well."""
 SKIPPED = 2
 """First steps of a plan that say nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Jump:
+    """What happened, and who is not what its model says any more (others may have moved along)."""
+
+    change: SpeedChange
+    """The largest jump."""
+    workers: tuple[int, ...]
+    """Indices of all workers that are to be known anew."""
 
 
 class ShareLoop:
@@ -76,9 +89,7 @@ class ShareLoop:
             for name, value in fresh.items()
         }
 
-    def look(
-        self, steps: Sequence[GroupStep], names: Sequence[str], expected: Sample, least: Sample
-    ) -> SpeedChange | None:
+    def look(self, steps: Sequence[GroupStep], names: Sequence[str], expected: Sample, least: Sample) -> Jump | None:
         """Return a jump of one worker's speed that goes on up to the last of ``steps``.
 
         ``expected`` are the workers' compute seconds by their models, in the order of ``names``; ``least`` the logs of
@@ -90,8 +101,8 @@ class ShareLoop:
         own = np.log(np.maximum([s.compute_s for s in latest], 1e-9)) - np.log(expected)
         relative = own - _of_others(own)
         deviation = np.sqrt([self._variances[name] for name in names])
-        clear = CLEAR * (1 + 3 / math.sqrt(self._seen))
-        bounds = np.maximum(least, clear * np.maximum(deviation, COARSE))
+        deviation = np.maximum(deviation, COARSE) * (1 + 3 / math.sqrt(self._seen))
+        bounds = np.maximum(least, CLEAR * deviation)
         beyond = np.where(np.abs(relative) > bounds, np.sign(relative), 0.0)
         jumped = np.abs(beyond[-self._run :].sum(axis=0)) == self._run
         if not jumped.any():
@@ -103,8 +114,9 @@ class ShareLoop:
         begin = int(other[-1]) + 1 if other.size else 0
         jump = float(np.median(relative[begin:, worker]))
         found = SpeedChange(worker, math.exp(jump), smallest_p(len(latest) - begin, self._seen), latest[begin].step)
+        moved = np.abs(np.median(own[-self._run :], axis=0)) > np.maximum(math.log(ALONG), CLEAR / 2 * deviation)
         self._note(names[worker], found.step, jump > 0)
-        return found
+        return Jump(found, tuple(np.flatnonzero(moved | jumped).tolist()))
 
     def drifting(self, steps: Sequence[GroupStep], names: Sequence[str], expected: Sample, tau: float) -> bool:
         """Return whether a worker's speed is no longer what its model was adjusted to, by the last of ``steps``.

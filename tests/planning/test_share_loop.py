@@ -47,9 +47,9 @@ def test_a_jump_is_named_after_three_steps(factor: float, worker: int) -> None:
     assert all(taught.look(run[:end], NAMES, EXPECTED, LEAST) is None for end in range(10 + RUN))
     found = taught.look(run[: 10 + RUN], NAMES, EXPECTED, LEAST)
     assert found is not None
-    assert (found.worker, found.step) == (worker, 110)
-    assert found.ratio == pytest.approx(factor, rel=0.1)
-    assert found.p < 1e-3
+    assert (found.change.worker, found.change.step, found.workers) == (worker, 110, (worker,))
+    assert found.change.ratio == pytest.approx(factor, rel=0.1)
+    assert found.change.p < 1e-3
 
 
 def test_of_two_workers_the_one_that_left_its_past_is_meant() -> None:
@@ -62,8 +62,8 @@ def test_of_two_workers_the_one_that_left_its_past_is_meant() -> None:
         times[:, slow] *= 2
         found = taught.look([step(i, row) for i, row in enumerate(times)], names, expected, LEAST[:2])
         assert found is not None
-        assert found.worker == slow
-        assert found.ratio > 1
+        assert found.change.worker == slow
+        assert found.change.ratio > 1
 
 
 @pytest.mark.parametrize("rho", [0.0, 0.3, 0.6, 0.8])
@@ -79,6 +79,13 @@ def test_noise_is_neither_a_jump_nor_a_drift(sd: float, rho: float) -> None:
 def test_all_at_once_is_nobodys_jump() -> None:
     run = steps(noise(20, 0.02), dict.fromkeys(range(4), 2.0), since=10)
     assert all(loop().look(run[:end], NAMES, EXPECTED, LEAST) is None for end in range(20))
+
+
+def test_who_moves_along_is_known_anew_as_well() -> None:
+    run = steps(noise(13, 0.02), {0: 1.3, 1: 1.3, 2: 1.3, 3: 3.0}, since=10)
+    found = loop().look(run, NAMES, EXPECTED, LEAST)
+    assert found is not None
+    assert (found.change.worker, found.workers) == (3, (0, 1, 2, 3))
 
 
 @pytest.mark.parametrize("length", [1, 2])
