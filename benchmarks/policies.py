@@ -35,8 +35,8 @@ from rex_operator.planning.policies import POLICIES
 from rex_operator.simulation.published import BadData
 from rex_operator.simulation.workload import EPOCHS, STEPS
 
-QUICK_MODELS = ("cifar10", "deepspeech2")
 QUICK_MIXES = ("1 of each",)
+QUICK_SCENARIOS = {"cifar10": tuple(SCENARIOS), "deepspeech2": ("changing",)}
 QUICK_STEPS = 2000
 
 Times = Mapping[Cell, Mapping[str, Sequence[Outcome]]]
@@ -77,7 +77,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--quick",
         action="store_true",
-        help=f"{' and '.join(QUICK_MODELS)} on {QUICK_MIXES[0]}, {QUICK_STEPS} steps, one seed; up to two minutes",
+        help=f"cifar10, and deepspeech2 changing; {QUICK_MIXES[0]}, {QUICK_STEPS} steps, one seed; two minutes",
     )
     parser.add_argument("--data", type=Path, default=Path(os.environ.get("REX_DATA", beside)), metavar="DIR")
     parser.add_argument("--seeds", type=int, default=None, metavar="N", help="3, quick: 1")
@@ -94,13 +94,19 @@ def _options() -> argparse.Namespace:
     options = parser.parse_args()
     options.seeds = options.seeds or (1 if options.quick else 3)
     options.steps = options.steps or (QUICK_STEPS if options.quick else STEPS)
-    options.model = options.model or (QUICK_MODELS if options.quick else MODELS)
+    options.model = options.model or (tuple(QUICK_SCENARIOS) if options.quick else MODELS)
     options.mix = options.mix or (QUICK_MIXES if options.quick else tuple(MIXES))
     return options
 
 
 def _simulate_all(options: argparse.Namespace, console: Console) -> list[Outcome]:
-    cells = [Cell(m, mix, s) for m in options.model for mix in options.mix for s in options.scenario]
+    cells = [
+        Cell(model, mix, what)
+        for model in options.model
+        for mix in options.mix
+        for what in options.scenario
+        if not options.quick or what in QUICK_SCENARIOS.get(model, options.scenario)
+    ]
     tasks = [
         Task(cell, policy, seed, options.steps, options.data)
         for cell in cells
@@ -110,7 +116,7 @@ def _simulate_all(options: argparse.Namespace, console: Console) -> list[Outcome
     console.print(
         f"{len(cells)} cells, {len(options.policy)} policies, {options.seeds} seed(s): {len(tasks)} jobs of"
         f" {options.steps} steps of the initial batch ({EPOCHS} epochs); models {', '.join(options.model)};"
-        f" mixes {', '.join(options.mix)}; {options.jobs} processes"
+        f" mixes {', '.join(options.mix)}; {options.jobs} processes{'; a quick subset' if options.quick else ''}"
     )
     try:
         for model in options.model:
@@ -124,8 +130,10 @@ def _simulate_all(options: argparse.Namespace, console: Console) -> list[Outcome
         for outcome in pool.map(simulate, tasks, chunksize=1):
             outcomes.append(outcome)
             if len(outcomes) % each == 0:
+                times = mean_times(by_cell(outcomes[-each:])[outcome.task.cell])
                 console.print(
-                    f"  {len(outcomes)}/{len(tasks)} after {time.monotonic() - begun:.0f} s: {outcome.task.cell}",
+                    f"  {len(outcomes)}/{len(tasks)} after {time.monotonic() - begun:.0f} s: {outcome.task.cell}: "
+                    + ", ".join(f"{policy} {seconds:.0f} s" for policy, seconds in times.items()),
                     style="dim",
                     highlight=False,
                 )
