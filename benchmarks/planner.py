@@ -69,7 +69,9 @@ def main() -> int:
     """Run the benchmark."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.planner", description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="fewer repetitions, a tenth of the decisions")
-    quick = parser.parse_args().quick
+    parser.add_argument("--decisions", type=int, default=10_000, help="of the run that watches memory (some minutes)")
+    options = parser.parse_args()
+    quick = options.quick
     console = Console()
     one_core: Any = threadpool_limits  # it has no types
     with one_core(1):
@@ -77,7 +79,7 @@ def main() -> int:
         console.print("decisions, in CPU milliseconds of one core")
         costs = [measure(n, h, repeat=3 if quick else 7) for n, h in cases(quick)]
         console.print(_table(costs))
-        growth = soak(500 if quick else 10_000, console)
+        growth = soak(500 if quick else options.decisions, console)
     wanted = next(c for c in costs if (c.workers, c.history) == (256, 40))
     console.file.flush()
     print(
