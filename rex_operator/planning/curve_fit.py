@@ -105,6 +105,9 @@ def average(
     own = amplitude[:, None] ** 2 + _LEVEL + (_passed(grid, jumps) ** 2).sum(axis=0)
     within = own - np.einsum("smn,snk,smk->sm", to_grid[kept], precision[kept], to_grid[kept], optimize=True)
     total = between + np.maximum(0.0, within).T @ share.sum(axis=1)
+    for low, high, size in jumps:  # whether it lies behind already is not known
+        passed = np.clip((grid - low) / (high - low), 0, 1)
+        total += size**2 * passed * (1 - passed)
     return Average(mean, np.sqrt(total))
 
 

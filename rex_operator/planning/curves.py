@@ -193,10 +193,11 @@ def _weighted_median(values: Array, weights: Array) -> float:
 
 
 def _cliffs(log_x: Array, log_t: Array, weight: Array) -> tuple[Cliff, ...]:
-    """Return the jumps. A lone slow point is none: the sizes after it must be slow as well (isotonic regression)."""
-    steady = np.asarray(optimize.isotonic_regression(log_t, weights=weight).x)
+    """Return the jumps. A lone slow or fast point is none: its neighbours on both sides must agree."""
+    before = np.maximum(log_t[:-1], np.concatenate([log_t[:1], log_t[:-2]]))
+    after = np.minimum(log_t[1:], np.concatenate([log_t[2:], log_t[-1:]]))
     error = np.sqrt(1 / weight[1:] + 1 / weight[:-1])
-    excess = np.diff(steady) - np.diff(log_x)
+    excess = after - before - np.diff(log_x)
     return tuple(
         Cliff(math.exp(log_x[i]), math.exp(log_x[i + 1]), math.exp(excess[i]))
         for i in np.flatnonzero(excess > np.maximum(CLIFF, _CLIFF_ERRORS * error))

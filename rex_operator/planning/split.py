@@ -112,9 +112,12 @@ class Team:
         done = self._curves.largest(micro_seconds) * accumulation
         return np.asarray(np.clip(done, least, np.maximum(self._caps * accumulation, least)))
 
-    def room(self, accumulation: int) -> float:
-        """Return the most samples per step that the ceilings allow; infinity if a worker has none."""
-        return float((self._caps * accumulation).sum())
+    def room(self, accumulation: int, workers: int | None = None) -> float:
+        """Return the most samples per step that the ceilings allow, at most so many ``workers`` taking part.
+
+        Infinity if a worker has none.
+        """
+        return float(np.sort(self._caps)[::-1][:workers].sum() * accumulation)
 
     def whole_within(self, seconds: float, accumulation: int, least: int) -> Whole:
         """Return `fit_within` in whole samples."""
@@ -171,7 +174,8 @@ def _shortest(team: Team, batch: int, accumulation: int, least: int, idle: bool)
     while shares.sum() < batch:
         low, high = high, 2 * high
         shares = within(high)
-    while high - low > _EXACT * high and shares.sum() - batch > _FEW:
+    few = 0 if idle else _FEW  # who takes part hangs on T itself
+    while high - low > _EXACT * high and shares.sum() - batch > few:
         middle = (low + high) / 2
         attempt = within(middle)
         if attempt.sum() >= batch:
@@ -213,7 +217,7 @@ def check_room(team: Team, batch: int, accumulation: int, min_share: int = 1, id
             f"a batch of {batch} cannot give {needed} workers batch.minShare ({min_share}) samples in each of"
             f" {accumulation} passes"
         )
-    room = team.room(accumulation)
+    room = team.room(accumulation, max(1, batch // (min_share * accumulation)) if idle else len(team))
     if batch > room:
         raise CannotPlan(
             f"a batch of {batch} does not fit: the workers' memory holds {int(room)} samples in {accumulation} passes"

@@ -82,3 +82,67 @@ def test_c_167_the_public_points_give_no_absurd_speed_far_out() -> None:
     for x in (1024, 4096):
         assert x / float(curve.time(x)) <= 60 * best
     assert curve.trusted()[1] <= 258
+
+
+@pytest.mark.parametrize("jump", [1.3, 2.0])
+def test_a_cliff_is_found_told_and_not_smoothed_away(jump: float) -> None:
+    def true(x: float) -> float:
+        return (0.01 + 0.001 * x) * (jump if x > 100 else 1)
+
+    sizes = (16, 32, 64, 96, 112, 160, 256)
+    curve = StepTimeCurve.fit([Point(x, true(x)) for x in sizes])
+    (cliff,) = curve.cliffs
+    assert [cliff.low, cliff.high] == pytest.approx([96, 112])
+    assert cliff.jump == pytest.approx(jump, rel=0.1)
+    for x in sizes:
+        assert float(curve.time(x)) == pytest.approx(true(x), rel=0.03)
+    assert float(curve.deviation(104)) > 3 * float(curve.deviation(96)), "where in between it lies is not known"
+
+
+def test_a_lone_slow_point_and_noise_are_no_cliffs() -> None:
+    lone = [Point(x, 0.001 * x * (1.6 if x == 64 else 1)) for x in (16, 32, 64, 66.5, 96, 128)]
+    assert StepTimeCurve.fit(lone).cliffs == ()
+    noisy = [Point(x, 0.001 * x * (1.25 if x > 64 else 1), 0.1**2) for x in (16, 32, 64, 90, 128)]
+    assert StepTimeCurve.fit(noisy).cliffs == (), "within the noise of the measurements"
+
+
+def test_certain_points_count_for_more_than_uncertain_ones() -> None:
+    line = [Point(x, 0.01 + 0.001 * x, 1e-6) for x in (16, 32, 128, 256)]
+    far, near = (StepTimeCurve.fit([*line, Point(64, 0.1, variance)]) for variance in (0.3**2, 1e-6))
+    true = 0.01 + 0.064
+    assert abs(math.log(float(far.time(64)) / true)) < 0.03
+    assert abs(math.log(float(near.time(64)) / true)) > 0.1
+
+
+@given(points)
+def test_the_doubt_is_told_and_grows_outward(measured: list[Point]) -> None:
+    curve = StepTimeCurve.fit(measured)
+    doubts = curve.deviation(SIZES)
+    assert np.isfinite(doubts).all() and (doubts >= 0).all()
+    high = curve.sizes[-1]
+    assert float(curve.deviation(64 * high)) >= float(curve.deviation(4 * high)) >= float(curve.deviation(2 * high))
+
+
+def test_one_point_promises_nothing_about_larger_batches() -> None:
+    curve = StepTimeCurve.fit([Point(32, 0.1)])
+    assert 0.7 <= curve.above <= 0.9, "mostly proportional"
+    assert float(curve.deviation(64)) > 5 * float(curve.deviation(32))
+
+
+def test_few_points_take_after_the_other_devices_of_the_job() -> None:
+    known = StepTimeCurve.fit([Point(x, 0.02 + 0.0002 * x) for x in (8, 16, 32, 64, 128, 256)])
+    true = 0.06 + 0.0006 * 256
+    alone = StepTimeCurve.fit([Point(64, 0.06 + 0.0006 * 64)])
+    helped = StepTimeCurve.fit([Point(64, 0.06 + 0.0006 * 64)], [known])
+    assert abs(float(helped.time(256)) / true - 1) < 0.5 * abs(float(alone.time(256)) / true - 1)
+
+
+def test_many_points_override_what_other_devices_look_like() -> None:
+    flat = StepTimeCurve.fit([Point(x, 0.05) for x in (8, 16, 32, 64, 128)])
+    own = [Point(x, 0.001 * x) for x in (8, 16, 32, 64, 128)]
+    assert StepTimeCurve.fit(own, [flat]).time(48) == pytest.approx(0.048, rel=0.02)
+
+
+def test_c_167_the_trusted_range_is_a_factor_two() -> None:
+    curve = StepTimeCurve.fit([Point(x, 0.001 * x) for x in (32, 64, 129)])
+    assert curve.trusted() == pytest.approx((16, 258))

@@ -77,6 +77,11 @@ def test_no_more_workers_take_part_than_the_batch_has_least_shares() -> None:
     assert sorted(shares.values()) == [0, 0, 0, 8, 9]
 
 
+def test_ceilings_that_too_few_workers_could_fill_are_told() -> None:
+    with pytest.raises(CannotPlan, match="memory holds 16 samples"):
+        split([WorkerModel(f"w{i}", LINE, cap=8) for i in range(3)], 17, 1, 8, idle=True)
+
+
 @given(st.lists(curves, min_size=2, max_size=8), st.integers(0, 10**6))
 @settings(deadline=None, max_examples=50)
 def test_many_curves_at_once_are_looked_up_as_each_by_itself(kinds: list[StepTimeCurve], seed: int) -> None:
