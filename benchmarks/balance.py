@@ -8,8 +8,8 @@ each policy, with a fixed batch. Once its shares fit, something happens to one a
 - ``ramp``: slower by and by, twice as slow after 150 steps.
 - ``switching``: twice as slow for 60 steps, as before for 60, and so on.
 - ``bursts``: twice as slow for 4 steps out of every 30, too short to react to.
-- ``still``: nothing. Noise is independent or AR(1) .3, .6, .8 of 5 %; with ``--lbb`` (a folder of that project’s records
-  as CSV) also the published compute times of real GPUs at fixed batches.
+- ``still``: nothing. Noise is independent or AR(1) .3, .6, .8 of 5 %; with ``--lbb`` (a folder with its records as CSV)
+  also the published compute times of real GPUs at fixed batches.
 
 What is measured:
 
@@ -24,11 +24,9 @@ object.
 from __future__ import annotations
 
 import argparse
-import csv
-import gzip
 import json
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean, median
@@ -42,6 +40,8 @@ from rich.table import Table
 from rex_operator.api.spec import RexJobSpec
 from rex_operator.planning import PlanDraft, Planner, WorkerInfo
 from rex_operator.planning.policies import POLICIES
+from rex_operator.planning.share_loop import ShareLoop
+from rex_operator.simulation.published.lbb import records
 from rex_worker.protocol import StepReport
 
 Noise = Callable[[np.random.Generator], Iterator[npt.NDArray[np.float64]]]
@@ -60,7 +60,7 @@ TICK_S = 0.5
 TAKE_UP = 2
 """Steps until a plan is taken up by all."""
 SETTLED, WATCHED = 250, 400
-ABLATION, FINDER = "rex without the loop", "rex_operator.planning.gauge.ShareLoop.look"
+ABLATION = "rex without the loop"
 CHANGES: dict[str, Slowness] = {
     "step": lambda t: 2.0,
     "recovery": lambda t: 2.0 if t < 150 else 1.0,
@@ -84,12 +84,12 @@ def ar1(rho: float, sd: float) -> Noise:
 
 def recorded(folder: Path) -> Iterator[tuple[str, Noise]]:
     """Return noise as real GPUs had it at a fixed batch: their compute times over their medians, worker by worker."""
-    for path in sorted(folder.glob("*_even_*.csv.gz")):
-        with gzip.open(path, "rt", newline="") as lines:
-            rows = list(csv.DictReader(lines))
-        count = sum(name.startswith("compute_s_") for name in rows[0])
-        times = np.array([[float(r[f"compute_s_{i % count}"]) for i in range(len(KINDS))] for r in rows])
-        relative = np.maximum(times, 1e-3) / np.median(times, axis=0)
+    for record in records(folder):
+        if record.tuned:
+            continue
+        columns = [i % record.compute_s.shape[1] for i in range(len(KINDS))]
+        times = np.maximum(record.compute_s[:, columns], 1e-3)
+        relative = times / np.median(times, axis=0)
 
         def draw(
             rng: np.random.Generator, series: npt.NDArray[np.float64] = relative
@@ -99,7 +99,7 @@ def recorded(folder: Path) -> Iterator[tuple[str, Noise]]:
                 yield series[start % len(series)]
                 start += 1
 
-        yield "lbb " + path.name.split("_even_")[0], draw
+        yield "lbb " + record.name.split("_even_")[0], draw
 
 
 @dataclass
@@ -197,7 +197,10 @@ def _spec(policy: str) -> RexJobSpec:
 
 def measure(name: str, seeds: int, still: dict[str, Noise]) -> dict[str, object]:
     """Return all figures of one policy."""
-    with nullcontext() if name != ABLATION else mock.patch(FINDER, return_value=None):
+    with ExitStack() as stack:
+        if name == ABLATION:
+            stack.enter_context(mock.patch.object(ShareLoop, "look", return_value=None))
+            stack.enter_context(mock.patch.object(ShareLoop, "drifting", return_value=False))
         policy = "rex" if name == ABLATION else name
         quiet = ar1(0.3, 0.02)
         runs = {
@@ -222,7 +225,7 @@ def measure(name: str, seeds: int, still: dict[str, Noise]) -> dict[str, object]
 def main() -> None:
     """Measure, print a table and one JSON line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.balance", description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="3 instead of 20 seeds")
+    parser.add_argument("--quick", action="store_true", help="2 instead of 20 seeds")
     parser.add_argument("--policies", nargs="*", help="only these")
     parser.add_argument("--lbb", type=Path, metavar="DIR", help="folder with the LBB records as *.csv.gz")
     options = parser.parse_args()
@@ -231,7 +234,7 @@ def main() -> None:
     still = {f"AR(1) {rho:g}": ar1(rho, 0.05) for rho in (0.0, 0.3, 0.6, 0.8)}
     if options.lbb is not None:
         still.update(recorded(options.lbb))
-    figures = {name: measure(name, 3 if options.quick else 20, still) for name in names}
+    figures = {name: measure(name, 2 if options.quick else 20, still) for name in names}
     console = Console(width=140)
     table = Table(
         title="steps to react; ideal steps lost of 400, by what happens; moves per 1000 steps when nothing does"

@@ -7,7 +7,7 @@ from typing import ClassVar
 import numpy as np
 
 from rex_operator.planning.policies.base import About, Rebalance, Scene
-from rex_operator.planning.policies.following import Following, mean_times, running_shares
+from rex_operator.planning.policies.following import FEWEST, Following, mean_times, running_shares
 from rex_operator.planning.policies.lines import Lines
 from rex_operator.planning.split import Team, split
 from rex_operator.planning.types import CannotPlan
@@ -43,7 +43,7 @@ class Boa(Following):
     def rebalance(self, scene: Scene) -> Rebalance | None:
         """Return the programme's solution, if it saves enough."""
         plan, times = scene.running, mean_times(scene.steps[-STEPS:])
-        if plan is None or times is None or len(scene.steps) < STEPS:
+        if plan is None or times is None or len(scene.steps) < FEWEST:
             return None
         shares = running_shares(scene)
         models = self._lines.models(scene, shares / plan.accumulation, times / plan.accumulation)

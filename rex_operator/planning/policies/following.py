@@ -18,6 +18,9 @@ from rex_operator.planning.split import even_split
 from rex_operator.planning.types import CannotPlan, WorkerInfo
 from rex_operator.planning.windows import GroupStep
 
+FEWEST = 3
+"""Steps that a balancer acts on, where a change of a worker's speed has cut off the earlier ones."""
+
 
 class Following(Base):
     """A policy with weights per worker's life."""

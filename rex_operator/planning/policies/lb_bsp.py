@@ -12,7 +12,7 @@ import numpy as np
 
 from rex_operator.planning.curves import Array
 from rex_operator.planning.policies.base import About, Rebalance, Scene
-from rex_operator.planning.policies.following import Following, mean_times, running_shares
+from rex_operator.planning.policies.following import FEWEST, Following, mean_times, running_shares
 from rex_operator.planning.policies.lines import Lines
 from rex_operator.planning.split import WorkerModel
 
@@ -104,10 +104,10 @@ class LbBsp(Following):
     def rebalance(self, scene: Scene) -> Rebalance | None:
         """Return the next shares, every ten steps."""
         plan, times = scene.running, mean_times(scene.steps[-STEPS:])
-        if plan is None or times is None or len(scene.steps) < STEPS:
+        if plan is None or times is None or len(scene.steps) < FEWEST:
             return None
         newest = scene.steps[-1].step
-        if 0 <= newest - self._looked < STEPS:
+        if scene.change is None and 0 <= newest - self._looked < STEPS:
             return None
         self._looked = newest
         if times.max() <= (1 + BALANCED) * times.min():

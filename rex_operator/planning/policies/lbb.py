@@ -9,7 +9,7 @@ import numpy as np
 from rex_operator.planning.curves import Array
 from rex_operator.planning.policies.base import About, Rebalance, Scene
 from rex_operator.planning.policies.cubic import Cubic, evened
-from rex_operator.planning.policies.following import Following, life, mean_times, running_shares
+from rex_operator.planning.policies.following import FEWEST, Following, life, mean_times, running_shares
 
 FINE, REBUILD = 0.05, 0.3
 """Straggler effect, (max - min) / mean of the times, from which samples move one by one, and from which the models are
@@ -58,7 +58,7 @@ class Lbb(Following):
     def rebalance(self, scene: Scene) -> Rebalance | None:
         """Return the next shares by the straggler effect."""
         plan, times = scene.running, mean_times(scene.steps[-STEPS:])
-        if plan is None or times is None or len(scene.steps) < STEPS or len(scene.names) < 2:
+        if plan is None or times is None or len(scene.steps) < FEWEST or len(scene.names) < 2:
             return None
         shares, step = running_shares(scene), scene.steps[-1].step
         effect = float(np.ptp(times) / times.mean())
