@@ -1,4 +1,4 @@
-"""After a trial that was kept the next may follow at once; after one that was not there is a pause, longer each time."""
+"""After a trial that was kept the next may follow at once; after others there is a pause, longer each time."""
 
 from __future__ import annotations
 
