@@ -19,21 +19,18 @@ import numpy as np
 
 from rex_operator.api.spec import RexJobSpec
 from rex_operator.planning import words
-from rex_operator.planning.advice import Advice
 from rex_operator.planning.cooldown import Cooldown
 from rex_operator.planning.drafting import Drafting, reshared
 from rex_operator.planning.journal import Grounds, Journal
 from rex_operator.planning.knowledge import Knowledge
-from rex_operator.planning.patience import Convergence
 from rex_operator.planning.policies import POLICIES, Policy, Scene
 from rex_operator.planning.search import SearchRequest, SearchResult
+from rex_operator.planning.seeking import Seeking
 from rex_operator.planning.state import PlannerState
 from rex_operator.planning.straggler import SpeedChange
-from rex_operator.planning.trial import steps_needed
 from rex_operator.planning.trials import Trials, Turn, key
 from rex_operator.planning.types import (
     KEPT_DECISIONS,
-    CandidateSummary,
     CannotPlan,
     DecisionKind,
     DecisionRecord,
@@ -44,8 +41,6 @@ from rex_operator.planning.types import (
 from rex_operator.planning.view import look_at
 from rex_operator.planning.windows import Window
 from rex_worker.protocol import StepReport
-
-_NO_NOISE = "No noise scale can be had (it takes two workers, or two passes, with gradient norms), so the batch stays."
 
 
 class Planner:
@@ -72,16 +67,13 @@ class Planner:
         self._cooldown = Cooldown(spec.planner.search.cooldown_seconds, saved.pauses if saved else None)
         self._drafting = Drafting(self._known, self._policy, self._cooldown)
         self._journal = Journal(saved.decisions if saved else ())
-        self._convergence = Convergence(saved.converged if saved else False)
         self._incumbent = (saved.global_batch, saved.accumulation) if saved else (spec.batch.initial, 1)
         self._issued: PlanDraft | None = None
         self._running: PlanDraft | None = None
         self._stray = False
         tried = (saved.trials, saved.budget) if saved else (0, None)
         self._trials = Trials(self._known, self._policy, self._cooldown, *tried)
-        self._searches = saved.searches if saved else 0
-        self._pending: int | None = None
-        self._advice: Advice | None = None
+        self._seeking = Seeking(self._known, self._policy, self._cooldown, self._drafting, self._trials, saved)
         self._elapsed = saved.elapsed_s if saved else 0.0
         self._now: float | None = None
 
@@ -93,7 +85,7 @@ class Planner:
     @property
     def converged(self) -> bool:
         """Whether no batch is likely enough to be better, for now."""
-        return self._convergence.reached
+        return self._seeking.convergence.reached
 
     def optimizer_is(self, *, adaptive: bool) -> None:
         """Learn whether the script's optimiser divides by the gradient's own size; the next draft goes by it."""
@@ -118,10 +110,10 @@ class Planner:
         at = self._clock(now)
         self._trials.team_changed()
         self._known.team(workers, at, now)
-        self._running = self._pending = self._advice = None
+        self._running = None
+        self._seeking.team_changed()
         self._cooldown.clear()
         self._policy.restarted()
-        self._convergence.leave()
         before, draft = self._issued, self._drafting.fitting(*self._incumbent, at)
         return self._issue("membership", words.membership(workers, draft), draft, before)
 
@@ -158,7 +150,7 @@ class Planner:
             self.impossible = f"{reason}; {error}"
             self._note("ceiling", f"{self.impossible}.", plan, None)
             return None
-        self._incumbent, self._pending = key(draft), None
+        self._incumbent = key(draft)
         after = words.plan(draft.global_batch, draft.accumulation)
         return self._issue("vetoed" if trial else "ceiling", f"{reason}: {after} instead.", draft, plan)
 
@@ -172,7 +164,6 @@ class Planner:
             return self._issue(
                 turn.kind, reason, self._drafting.fitting(*self._incumbent, at), turn.before, **turn.grounds
             )
-        self._pending = None
         draft = self._running or self._drafting.fitting(*self._incumbent, at)
         return self._issue("inconclusive", reason, draft, plan)
 
@@ -199,12 +190,11 @@ class Planner:
         if trial is not None:
             turn = self._trials.go_on(trial, window, change, self._scene(at))
             return None if turn is None else self._turn(turn, at)
-        return (
-            self._share_anew(running, window, change, at)
-            or self._adopt(running, at)
-            or self._rescale(running)
-            or self._seek(running, window, at)
-        )
+        draft = self._share_anew(running, window, change, at) or self._adopt(running, at) or self._rescale(running)
+        if draft is not None:
+            return draft
+        asked = self._seeking.ask(running, window, at)
+        return self._turn(asked, at) if isinstance(asked, Turn) else asked
 
     def _share_anew(
         self, running: PlanDraft, window: Window, change: SpeedChange | None, at: float
@@ -212,7 +202,6 @@ class Planner:
         found = self._policy.rebalance(self._scene(at, change))
         if found is None:
             return None
-        self._pending = None
         reason = words.rebalanced(found, change, window.workers, self._known.workers)
         draft = reshared(running, found.shares)
         return self._issue("rebalanced", reason, draft, running, expectation=found.gain)
@@ -227,7 +216,7 @@ class Planner:
             return None
         if key(draft) == key(running):
             return None
-        self._incumbent, self._pending = key(draft), None
+        self._incumbent = key(draft)
         self._policy.restarted()
         return self._issue("adopted", found.why, draft, running, expectation=found.gain)
 
@@ -235,111 +224,30 @@ class Planner:
         draft = self._drafting.rescaled(running)
         if draft is None:
             return None
-        self._pending = None
         reason = words.rescaled(running, draft, self._known.rate_noise)
         return self._issue("rescaled", reason, draft, running)
-
-    def _seek(self, running: PlanDraft, window: Window, at: float) -> SearchRequest | PlanDraft | None:
-        if self._pending is not None or not self._cooldown.quiet(at):
-            return None
-        if not self._convergence.search_due(at, self._known.noise_scale()):
-            return None
-        if self._alone and running.accumulation > 1 and self._known.noise.vague:
-            return None  # in one pass it would not tell any more
-        times = np.array([s.step_s for s in window.ripe()])
-        if times.size < steps_needed(self.spec.planner.validation, times):
-            return None
-        self._known.remember(running, at)
-        request = self._policy.search(self._scene(at), self._searches + 1)
-        if request is None:
-            if self._known.noise.hopeless and "batch" in self._policy.about.changes:
-                return self._in_two_passes(running, at)
-            return None
-        if self._used_up() and request.team is None:
-            self._converge(self._no_more_trials(running), at)
-            return None
-        if self._used_up():  # the batch stays; which workers pay for themselves can be told all the same
-            request = replace(request, low=running.global_batch, high=running.global_batch, other_passes=False)
-        self._searches = self._pending = request.number
-        return request
-
-    def _in_two_passes(self, running: PlanDraft, at: float) -> PlanDraft | None:
-        """Let a worker that is alone tell its noise scale, which shows between the passes of a step only."""
-        if (
-            self._alone
-            and not self._used_up()
-            and running.accumulation == 1 < running.global_batch // self.spec.batch.min_share
-        ):
-            self._incumbent = (running.global_batch, 2)
-            draft = self._drafting.fitting(*self._incumbent, at)
-            return self._issue("adopted", words.in_two_passes(running), draft, running)
-        self._converge(_NO_NOISE, at)
-        return None
 
     def complete(self, request: SearchRequest, result: SearchResult, now: float) -> PlanDraft | None:
         """Take the answer of a search; an answer that came too late changes nothing."""
         at, window, running = self._clock(now), self._known.ingest.window, self._running
-        if request.number != self._pending or result.number != self._pending:
+        if not self._seeking.expects(request, result):
             return None
-        self._pending = None
         if window is None or running is None or self._issued != running or self._trials.running is not None:
             return None
         if len(window.ripe()) < self.spec.planner.validation.min_steps:
             return None  # a worker changed its speed meanwhile: what the search and the reference stood on is gone
-        if result.choice is None:
-            if self._cooldown.blocked(at) and not self._used_up():
-                self._cooldown.wait(at)
-            else:
-                reason = self._no_more_trials(running) if self._used_up() else result.reason
-                self._converge(reason, at, result.candidates)
-                self._advise(result.advice)
-            return None
-        try:
-            draft = self._drafting.exactly(result.choice.global_batch, result.choice.accumulation, at)
-        except CannotPlan:
-            self._cooldown.wait(at)
-            return None
-        self._trials.start(running, draft, result.choice, window, at)
-        self._convergence.leave()
-        return self._issue(
-            "trial-started",
-            words.trial_started(running, result.choice),
-            draft,
-            running,
-            expectation=result.choice.expected_gain,
-            candidates=result.candidates,
-        )
+        drafts = [self._turn(turn, at) for turn in self._seeking.answer(result, running, window, at)]
+        return drafts[0] if drafts else None
 
     def _turn(self, turn: Turn, at: float) -> PlanDraft | None:
-        """Write down what was decided about a trial; return the plan to issue, None if it runs already."""
+        """Write down a decision; return the plan to issue, None if it runs already."""
         draft = turn.plan or self._drafting.fitting(*self._incumbent, at)
-        if turn.kind == "accepted":
+        if turn.kind in ("accepted", "adopted"):
             self._incumbent = key(draft)
         if draft == self._running:
             self._note(turn.kind, turn.reason, turn.before, draft, **turn.grounds)
             return None
         return self._issue(turn.kind, turn.reason, draft, turn.before, **turn.grounds)
-
-    def _converge(self, reason: str, at: float, candidates: tuple[CandidateSummary, ...] = ()) -> None:
-        if self._convergence.reach(at, self._known.noise_scale()):
-            self._note("converged", reason, self._running, self._running, candidates=candidates)
-
-    def _advise(self, found: Advice | None) -> None:
-        """Tell who does not pay for themselves; the plan stays, for workers are the cluster's to send away."""
-        before, self._advice = self._advice, found
-        if found is not None and (before is None or before.counts != found.counts):
-            reason = words.advised(found, self._known.workers)
-            self._note("advised", reason, self._running, self._running, expectation=found.best.saving)
-
-    @property
-    def _alone(self) -> bool:
-        return len(self._known.workers) == 1
-
-    def _used_up(self) -> bool:
-        return self._trials.count >= self.spec.planner.search.max_trials
-
-    def _no_more_trials(self, running: PlanDraft) -> str:
-        return f"All {self._trials.count} trials are used; {words.plan(*key(running))} stays."
 
     # --- plans and records --------------------------------------------------------------------------------------------
 
@@ -347,6 +255,7 @@ class Planner:
         self, kind: DecisionKind, reason: str, draft: PlanDraft, before: PlanDraft | None, **grounds: Unpack[Grounds]
     ) -> PlanDraft:
         self._note(kind, reason, before, draft, **grounds)
+        self._seeking.plan_changed()
         self._issued = draft
         return draft
 
@@ -379,7 +288,7 @@ class Planner:
         view = look_at(
             self._known, self._issued, shown, self._trials.count, self._journal.last, self.converged, self._now or 0.0
         )
-        advice = None if self._advice is None else words.advised(self._advice, self._known.workers)
+        advice = None if self._seeking.advice is None else words.advised(self._seeking.advice, self._known.workers)
         bill = self._known.bill(self._issued, view.goodput, self._elapsed)
         return replace(
             view,
@@ -400,7 +309,7 @@ class Planner:
             global_batch=self._incumbent[0],
             accumulation=self._incumbent[1],
             trials=self._trials.count - (self._trials.running is not None),
-            searches=self._searches,
+            searches=self._seeking.number,
             converged=self.converged,
             budget=self._trials.budget.state(),
             noise=known.noise.state(),
