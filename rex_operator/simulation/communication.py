@@ -11,6 +11,7 @@ import math
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Protocol
 
 from rex_operator.simulation.devices import Device
@@ -41,6 +42,10 @@ class Published:
 
     Of a kind's tables the one counts whose number of replicas is nearest to the group's size (of several the one over
     most nodes). Between rows ``sync_s`` is linear in the logarithm of the micro-batch, beyond them it stays.
+
+    Where ``sync_s`` rises with the micro-batch, the smallest value so far counts: gradients do not grow with the batch,
+    and a longer backward hides more of their sum. What rises there is waiting for peers (their input, their noise) in
+    the published groups, and a simulated group has its own waiting.
     """
 
     def __init__(self, tables: Iterable[Table]) -> None:
@@ -73,7 +78,7 @@ class Published:
 class _Line:
     def __init__(self, table: Table) -> None:
         self._sizes = [float(row.local_batch) for row in table.rows]
-        self._syncs = [row.sync_s for row in table.rows]
+        self._syncs = list(accumulate((row.sync_s for row in table.rows), min))
 
     def at(self, size: float) -> float:
         sizes, syncs = self._sizes, self._syncs

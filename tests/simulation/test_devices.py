@@ -68,6 +68,12 @@ def test_communication_is_that_of_the_worst_placed_worker_at_its_own_share() -> 
     assert sums.seconds([(t4, 8**1.5 * 8**0.0), (a100, 8)]) == pytest.approx(0.125, abs=1e-3)
 
 
+def test_waiting_that_grows_with_the_batch_is_no_communication() -> None:
+    waiting = table((8, 0.3, 0.1), (16, 0.4, 0.05), (64, 1.5, 0.8), nodes=2, replicas=2)
+    device = Tabled(CURVE)
+    assert [Published([waiting]).seconds([(device, b)] * 2) for b in (8, 16, 64)] == pytest.approx([0.1, 0.05, 0.05])
+
+
 @needs_data
 def test_the_published_devices_are_as_fast_as_published() -> None:
     for found in sia.tables(published() / "sia"):
