@@ -157,6 +157,7 @@ class MeasuredWatts(ApiModel):
     local_batch: Batch
     """Samples per micro-batch."""
     watts: Annotated[float, Field(gt=0, le=100_000)]
+    """Drawn at that size."""
 
 
 class Power(ApiModel):
