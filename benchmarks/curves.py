@@ -10,17 +10,17 @@ K80, P100, V100). Four questions to each curve, the error being |predicted / mea
   at the end of REX's trusted range or beyond it.
 
 Every model gets the same points. All of Sia's tables were looked at while the constants of REX's curve were set, so
-none of them is unseen; ``..._half`` is the error on bert, imagenet and ncf alone. The smoothing spline needs five points; ``spline_mape_common``
-is REX's on the leave-one-out targets that it can answer too.
+none of them is unseen; ``..._half`` is the error on bert, imagenet and ncf alone. The smoothing spline needs five
+points; ``spline_mape_common`` is REX's on the leave-one-out targets that it can answer too.
 
 The data are not part of the project: name the folder with ``sia/`` and ``gavel/`` by ``--data`` or REX_DATA. The last
 line is one JSON object. ``NAME_mape``, ``NAME_median``, ``NAME_p90`` are leave-one-out errors on Sia in percent,
-``gavel_NAME_mape`` those on Gavel, ``all_NAME_mape`` on both, ``NAME_mape_4``, ``_5`` and ``_beyond`` answer the other questions; NAME is
-``spline`` (REX), ``linear``, ``cubic`` (LBB's), ``natural_cubic``, ``pollux``, ``gp``, ``linear_gp``, ``smoothing`` or
-``pchip``.
-``family_mape_1`` and ``_2`` are the errors from one size in the middle, and from two in the lower half, up to four times
-as far, when the curve may borrow the shapes of the same model's other devices (``spline_mape_1``, ``_2``: when not); ``cliffs`` lists where REX says that time jumps; ``fit_ms`` is what one fit
-takes.
+``gavel_NAME_mape`` those on Gavel, ``all_NAME_mape`` on both, ``NAME_mape_4``, ``_5`` and ``_beyond`` answer the other
+questions; NAME is ``spline`` (REX), ``linear``, ``cubic`` (LBB's), ``natural_cubic``, ``pollux``, ``gp``,
+``linear_gp``, ``smoothing`` or ``pchip``. ``family_mape_1`` and ``_2`` are the errors from one size in the middle, and
+from two in the lower half, up to four times as far, when the curve may borrow the shapes of the same model's other
+devices (``spline_mape_1``, ``_2``: when not); ``cliffs`` lists where REX says that time jumps; ``fit_ms`` is what one
+fit takes.
 """
 
 from __future__ import annotations
