@@ -10,6 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rex_operator.planning.curves import Point, StepTimeCurve
+from rex_operator.planning.devices import Devices, Sighting
+from rex_operator.planning.types import WorkerInfo
 
 SIZES = np.geomspace(0.5, 4096, 200)
 # Step times of one public profile (cifar10, 16 nodes x 16, local batch 32..129): they fall where they should rise.
@@ -146,3 +148,20 @@ def test_many_points_override_what_other_devices_look_like() -> None:
 def test_c_167_the_trusted_range_is_a_factor_two() -> None:
     curve = StepTimeCurve.fit([Point(x, 0.001 * x) for x in (32, 64, 129)])
     assert curve.trusted() == pytest.approx((16, 258))
+
+
+@pytest.mark.parametrize("age", [0.0, 20 * 3600.0])
+def test_what_was_measured_long_ago_counts_for_less(age: float) -> None:
+    worker = WorkerInfo("w0", "life", "t4")
+
+    def sighting(size: int, factor: float = 1.0) -> Sighting:
+        return Sighting(worker, size, factor * (0.01 + 0.001 * size), 1e-6)
+
+    devices = Devices()
+    devices.learn([sighting(64, 1.2)], at=0.0, moved=True)
+    for size in (16, 32, 128, 256):
+        devices.learn([sighting(size)], at=age, moved=True)
+    models = devices.models([worker], age)
+    assert models is not None
+    off = float(models[0].curve.time(64)) / 0.074 - 1
+    assert off < 0.05 if age else off > 0.1
