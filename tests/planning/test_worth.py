@@ -8,9 +8,10 @@ import math
 import numpy as np
 import pytest
 
-from rex_operator.planning import run_search
+from rex_operator.planning import Planner, run_search
 from rex_operator.planning.surrogate import Belief
 from rex_operator.planning.worth import Stakes, worth
+from tests.planning.simulated import MIX, POLL_S, Job, spec
 from tests.planning.test_search import request
 
 
@@ -66,3 +67,13 @@ def test_an_end_of_the_search_says_how_likely_something_better_is() -> None:
     assert result.choice is None
     assert "the chance that any batch is better by 2.0% is" in result.reason
     assert all(0 <= c.chance <= 1 and c.trial_s > 0 for c in result.candidates)
+
+
+@pytest.mark.parametrize(("total", "tries"), [(0, True), (64 * 150, False)])
+def test_a_planner_that_is_told_the_length_of_the_run_tries_nothing_at_its_end(total: int, tries: bool) -> None:
+    planner = Planner(spec(64, 32, 1024), np.random.default_rng(0))
+    planner.length_is(total)
+    job = Job.of(planner, MIX, noise_scale=lambda samples: 2000.0)
+    while job.step < 150:
+        job.run(POLL_S)
+    assert ("trial-started" in job.kinds()) == tries
