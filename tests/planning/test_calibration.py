@@ -23,7 +23,8 @@ def test_nothing_was_forecast() -> None:
 
 
 def test_promising_too_much_shows() -> None:
-    found = calibrate([Forecast(0.30, 0.10, (0.05, 0.15)), Forecast(0.20, 0.19, (0.15, 0.22)), None, Forecast(0.1, 0.0)])
+    told = [Forecast(0.30, 0.10, (0.05, 0.15)), Forecast(0.20, 0.19, (0.15, 0.22))]
+    found = calibrate([*told, None, Forecast(0.1, 0.0)])
     assert found is not None
     assert (found.trials, found.met, found.told) == (3, 1, 2)
     assert found.bias == pytest.approx(-0.1)
