@@ -129,7 +129,7 @@ def rex(times: Sample, gain: float, spec: Validation = SPEC, level: float = LEVE
     """Let the planner's own trial decide, looking whenever it would."""
     job, plan = Job(times, gain), PlanDraft(1, 1, {"w0": 1}, 1.0)
     choice = CandidateSummary(global_batch=1, accumulation=1, expected_gain=0.0, ei=0.0)
-    reference = job.before[-2 * steps_needed(spec, job.before) :]
+    reference = job.before[-2 * steps_needed(spec, job.before, level=level) :]
     trial = Trial(plan, plan, choice, reference, np.zeros(0), 1.0, spec, level=level)
     while True:
         job.change()
@@ -203,11 +203,11 @@ def always_back(times: Sample, gain: float) -> Outcome:
 def _first_window(times: Sample, gain: float) -> tuple[Job, Sample, Sample]:
     """Return the job after the first window of a trial, its reference and that window."""
     job = Job(times, gain)
-    needed = steps_needed(SPEC, job.before)
+    needed = steps_needed(SPEC, job.before, level=LEVEL)
     reference = job.before[-2 * needed :]
     job.change()
     tried = job.run(needed, tried=True)
-    more = steps_needed(SPEC, reference, tried) - needed
+    more = steps_needed(SPEC, reference, tried, level=LEVEL) - needed
     return job, reference, np.concatenate([tried, job.run(max(0, more), tried=True)])
 
 

@@ -27,6 +27,7 @@ from rex_operator.planning.verdict import (
     compare_with_both,
     explained_by_drift,
     judge_pairs,
+    longer,
     look_levels,
 )
 from rex_operator.planning.windows import GroupStep
@@ -53,19 +54,23 @@ class Look:
     """One-sided, for the worse."""
 
 
-def steps_needed(spec: Validation, *series: Sample) -> int:
-    """Return the steps that give enough blocks for the measured dependence of the times, within the spec's bounds."""
+def steps_needed(spec: Validation, *series: Sample, level: float | None = None) -> int:
+    """Return the steps that give enough blocks for the measured dependence of the times, within the spec's bounds.
+
+    A stricter one-sided ``level`` than half of the spec's alpha takes more steps, so that it costs no power.
+    """
     block = block_length(*(np.log(usable(times)[0]) for times in series))
-    return min(max(spec.min_steps, (MIN_BLOCKS + 2) * block), spec.max_steps)
+    steps = max(spec.min_steps, (MIN_BLOCKS + 2) * block)
+    return min(math.ceil(steps * longer(spec.alpha / 2, spec.alpha / 2 if level is None else level)), spec.max_steps)
 
 
 @dataclass(slots=True)
 class Trial:
     """A trial that runs; ``plan`` is its present plan.
 
-    First the plan runs, for a look at as many steps as their dependence asks for. If that says nothing yet, it runs for
-    as long again. Then, and where the look's answer might be drift, the incumbent runs again for a window (`go_back`),
-    and the last look compares each half of the trial with the incumbent's window next to it.
+    First the plan runs, for a look at as many steps as their dependence asks for. If that says nothing yet, or nothing
+    that could not be drift, it runs for as long again. Then the incumbent runs again for a window (`go_back`), and the
+    last look compares each half of the trial with the incumbent's window next to it.
     """
 
     incumbent: PlanDraft
@@ -92,7 +97,6 @@ class Trial:
     tried: Sample | None = None
     """Once the incumbent runs again: what the trial's steps cost per useful sample."""
     _needed: int = field(default=0)
-    _suspect: bool = field(default=False)
 
     @property
     def back(self) -> bool:
@@ -124,7 +128,7 @@ class Trial:
             return Look(2, self._levels().better, final=True, worse=self._levels().worse)
         if self.look > 1 or len(steps) < self.spec.min_steps:
             return None
-        self._needed = steps_needed(self.spec, self.reference, self._costs(steps))
+        self._needed = steps_needed(self.spec, self.reference, self._costs(steps), level=self.level)
         if len(steps) < self._needed:
             return None
         levels = self._levels()
@@ -144,14 +148,11 @@ class Trial:
         doubtful = explained_by_drift(self.reference, judgement, self.spec.min_effect, gap)
         if not doubtful and not (self.wary and judgement.verdict == "better"):
             return judgement
-        self._suspect = True
         return replace(judgement, verdict="open")
 
     def ends(self, steps: Sequence[GroupStep]) -> bool:
         """Return whether the trial's plan has run for long enough, so that it is the incumbent's turn again."""
-        if self.back or self.look == 1:
-            return False
-        return self._suspect or len(steps) >= min(2 * self._needed, self.spec.max_steps)
+        return not self.back and self.look > 1 and len(steps) >= min(2 * self._needed, self.spec.max_steps)
 
     def go_back(self, steps: Sequence[GroupStep]) -> None:
         """The trial's window is complete; what follows are steps of the incumbent."""
@@ -159,7 +160,7 @@ class Trial:
 
     def _window(self) -> int:
         """Return the steps of the incumbent's second window: as many as are compared of the first."""
-        return min(self._needed if self._suspect else 2 * self._needed, self.reference.size, self.spec.max_steps)
+        return min(2 * self._needed, self.reference.size, self.spec.max_steps)
 
     def _levels(self) -> Levels:
         """Return the levels of this look; the second has all the information, the first half of it."""

@@ -87,7 +87,7 @@ class Trials:
     ) -> None:
         """Put ``draft`` on trial; the window's latest steps are what it is compared with."""
         validation, steps, meter = self._known.spec.planner.validation, window.ripe(), self._known.meter(at)
-        keep = 2 * steps_needed(validation, np.array([s.step_s for s in steps]))
+        keep = 2 * steps_needed(validation, np.array([s.step_s for s in steps]), level=self.budget.level)
         latest = steps[-keep:]
         useful = self._known.useful(incumbent)
         self.count += 1

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
-from scipy import optimize, stats
+from scipy import optimize, special, stats
 
 from rex_operator.planning.statistics import (
     Sample,
@@ -81,6 +81,16 @@ def _two_looks(side: float, fraction: float) -> tuple[float, float]:
 
     second = optimize.brentq(lambda z: spent(z) - (side - first), -1.0, 9.0)
     return first, float(stats.norm.sf(second))
+
+
+def longer(usual: float, strict: float) -> float:
+    """Return by what factor windows grow for a ``strict`` one-sided level to have the power of the ``usual`` one.
+
+    Of a normal test with a power of .9; 1 if the level is no stricter.
+    """
+    beyond = float(special.ndtri(0.9))
+    ratio = (beyond - float(special.ndtri(strict))) / (beyond - float(special.ndtri(usual)))
+    return max(1.0, ratio) ** 2
 
 
 def block_length(*series: Sample) -> int:
