@@ -66,11 +66,15 @@ class Knowledge:
         self.ingest.members(workers, now)
 
     def running(self, version: int, generation: int, draft: PlanDraft, step: int, now: float) -> None:
-        """Begin the window of a plan."""
-        plan = (generation, draft.global_batch, draft.accumulation)
-        self.gauge.restart(familiar=plan == self._plan)
+        """Begin the window of a plan; another learning rate takes no other time, so that its window goes on."""
+        window, plan = self.ingest.window, (generation, draft.global_batch, draft.accumulation)
+        if window is not None and plan == self._plan and window.shares == draft.local_batches:
+            whole_steps = self.ingest.go_on(version)
+        else:
+            self.gauge.restart(familiar=plan == self._plan)
+            whole_steps = self.ingest.begin(version, generation, draft.local_batches, step, now)
         self._plan = plan
-        for whole in self.ingest.begin(version, generation, draft.local_batches, step, now):
+        for whole in whole_steps:
             self._take(whole)
 
     def observe(self, worker_id: str, incarnation: str, generation: int, report: StepReport, now: float) -> None:

@@ -57,12 +57,15 @@ class GroupStep:
 
 
 class Window:
-    """The group steps of one running plan version, bounded; the oldest fall out."""
+    """The group steps of one running plan, bounded; the oldest fall out.
+
+    Its versions from ``oldest`` to ``version`` differ in nothing that takes time (the learning rate).
+    """
 
     def __init__(
         self, version: int, generation: int, shares: Mapping[str, int], first: int, warmup_steps: int, length: int
     ) -> None:
-        self.version = version
+        self.version = self.oldest = version
         self.generation = generation
         self.shares = dict(shares)
         self.workers = tuple(shares)
@@ -205,6 +208,15 @@ class Ingest:
         steps = [self._sort(*entry) for entry in early]
         return [step for step in steps if step is not None]
 
+    def go_on(self, version: int) -> list[GroupStep]:
+        """Let a plan that differs in nothing that takes time fill the present window too; return as `begin` does."""
+        if self.window is None:
+            return []
+        self.window.version = version
+        early, self._early = self._early, deque(maxlen=_EARLY_REPORTS)
+        steps = [self._sort(*entry) for entry in early]
+        return [step for step in steps if step is not None]
+
     def take(
         self, worker_id: str, incarnation: str, generation: int, report: StepReport, now: float
     ) -> GroupStep | None:
@@ -224,7 +236,7 @@ class Ingest:
         if self._incarnations.get(worker_id) != incarnation or worker_id not in window.shares:
             self.set_aside["other life"] += 1
             return None
-        if place != (window.generation, window.version):
+        if place < (window.generation, window.oldest):
             self.set_aside["other plan"] += 1
             return None
         return window.add(worker_id, report, self.set_aside)
