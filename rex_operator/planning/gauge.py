@@ -8,7 +8,7 @@ machine.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -19,10 +19,14 @@ from rex_operator.planning.split import Team
 from rex_operator.planning.statistics import Sample, autocorrelation_time, midmean
 from rex_operator.planning.straggler import RATIO, RECENT, SpeedChange, find_change
 from rex_operator.planning.types import WorkerInfo
-from rex_operator.planning.windows import Window
+from rex_operator.planning.windows import GroupStep, Window
 
 LEARN_STEPS = RECENT
 """Steady steps before a window teaches anything."""
+EARLY_STEPS = 5
+"""First steps of a trial's plan that teach for the time being ..."""
+STEADY = 0.15
+"""... if each worker's times lie within so much (of the log) of their median: caches and compilers are done then."""
 REFRESH_STEPS = 20
 """New steps after which the workers' speeds are taken anew."""
 LATEST = 200
@@ -51,6 +55,8 @@ class Gauge:
         """... and of the log of the group's step time."""
         self.learned = 0
         """Steps of the window when last learned from; 0: not yet."""
+        self.early: Sequence[GroupStep] = ()
+        """Steps that were learned from before the window's warm-up was over."""
         self._looked = -1
         self._loop = ShareLoop()
         self._familiar = False
@@ -63,13 +69,17 @@ class Gauge:
     def restart(self, familiar: bool = False) -> None:
         """A new window begins; ``familiar``: of the same batch and team as the last one, only the shares are others."""
         self._familiar = familiar and (self._familiar or self.learned > 0)
+        self.early = ()
         self.learned = self._latest_from = self._adjusted = 0
         self._looked = -1
 
     def read(
-        self, window: Window, workers: Mapping[str, WorkerInfo], accumulation: int, at: float
+        self, window: Window, workers: Mapping[str, WorkerInfo], accumulation: int, at: float, *, eager: bool = False
     ) -> SpeedChange | None:
-        """Learn what is new; return the change of a worker's speed that was found, if any."""
+        """Learn what is new; return the change of a worker's speed that was found, if any.
+
+        ``eager``: learn from a new plan's first steady steps, for the time being; a trial's plan is often far off.
+        """
         self.drifting = False
         counted = window.counted()
         newest = counted[-1].step if counted else -1
@@ -81,15 +91,20 @@ class Gauge:
         if jump is not None:
             return jump
         steps = window.ripe()
-        change = find_change(steps) if self.learned else None
+        change = find_change(steps) if self.learned and not self.early else None
         if change is not None:
             window.restart(change.step)
             self._learn(window, workers, accumulation, at, moved=False)
         elif expected is not None and self._drifted(expected[0], window):
             self.drifting = True
             self._learn(window, workers, accumulation, at, moved=not self.learned)
-        elif not self.learned and len(steps) >= LEARN_STEPS:
+        elif (not self.learned or self.early) and len(steps) >= LEARN_STEPS:
+            self.early = ()
             self._learn(window, workers, accumulation, at, moved=True)
+        elif eager and not self.learned and (steady := _first_steady(window)):
+            self.early, self._latest_from = steady, steady[0].step
+            self._learn(window, workers, accumulation, at, moved=True)
+            self._latest_from = 0
         elif self.learned and len(steps) >= self.learned + REFRESH_STEPS:
             self._learn(window, workers, accumulation, at, moved=False)
         return change
@@ -101,7 +116,9 @@ class Gauge:
 
         None while there is nothing to go by.
         """
-        if not (self.learned or self._familiar) or len(workers.keys() & window.shares.keys()) < max(2, len(workers)):
+        if self.early or not (self.learned or self._familiar):
+            return None
+        if len(workers.keys() & window.shares.keys()) < max(2, len(workers)):
             return None
         models = self._devices.models([workers[name] for name in window.workers], at)
         if models is None:
@@ -192,3 +209,12 @@ class Gauge:
         for worker, peak in zip(window.workers, peaks, strict=True):
             if worker in workers:
                 self._devices.used(workers[worker], math.ceil(window.shares[worker] / accumulation), float(peak))
+
+
+def _first_steady(window: Window) -> Sequence[GroupStep]:
+    """Return the plan's first steps, once there are enough in which each worker takes about the same time; or none."""
+    steps = [s for s in window.counted() if s.step >= window.first + SKIPPED][-EARLY_STEPS:]
+    if len(steps) < EARLY_STEPS:
+        return ()
+    logs = np.log(np.maximum([s.compute_s for s in steps], 1e-9))
+    return steps if float(np.abs(logs - np.median(logs, axis=0)).max()) <= STEADY else ()

@@ -188,6 +188,7 @@ class Knowledge:
             running=running,
             names=window.workers if window is not None else (),
             steps=window.ripe() if window is not None else (),
+            early=self.gauge.early,
             epoch=self.latest.epoch if self.latest is not None else 0,
             step_s=self.gauge.step_s,
             overhead_s=self.gauge.overhead_s,

@@ -72,7 +72,7 @@ class Planner:
         self._running: PlanDraft | None = None
         self._stray = False
         tried = (saved.trials, saved.budget) if saved else (0, None)
-        self._trials = Trials(self._known, self._policy, self._cooldown, *tried)
+        self._trials = Trials(self._known, self._policy, self._cooldown, self._drafting, *tried)
         self._seeking = Seeking(self._known, self._policy, self._cooldown, self._drafting, self._trials, saved)
         self._elapsed = saved.elapsed_s if saved else 0.0
         self._now: float | None = None
@@ -175,7 +175,8 @@ class Planner:
         window = known.ingest.window
         if window is None or running is None or self._issued != running or known.ingest.stale(now):
             return None
-        change = known.gauge.read(window, known.workers, running.accumulation, at)
+        eager = self._trials.running is not None and not self._trials.running.back
+        change = known.gauge.read(window, known.workers, running.accumulation, at, eager=eager)
         spoiled = self._trials.spoiled(window, at)
         if spoiled is not None:
             return self._turn(spoiled, at)

@@ -86,6 +86,9 @@ class Trial:
     """What counts the cost of steps, frozen too."""
     reference_last: int = -1
     """Group step of the reference's end."""
+    noise_scale: float | None = None
+    """What samples count by, in samples; the same for all that is compared."""
+    initial_batch: int = 1
     incumbent_useful: float = 1.0
     """Useful samples per step of the incumbent."""
     wary: bool = False
@@ -119,6 +122,12 @@ class Trial:
         """Begin to measure anew, under other shares of the same batch; only before the first look."""
         self.plan = plan
         self.adjustments += 1
+
+    def climb(self, plan: PlanDraft, useful: float, expected_gain: float) -> None:
+        """Go on with a larger batch; only before the first look."""
+        self.plan, self.useful, self.adjustments = plan, useful, 0
+        told = {"global_batch": plan.global_batch, "accumulation": plan.accumulation, "expected_gain": expected_gain}
+        self.choice = self.choice.model_copy(update=told)
 
     def due(self, steps: Sequence[GroupStep]) -> Look | None:
         """Return the look that the window is ripe for, if any."""

@@ -15,13 +15,14 @@ import numpy as np
 from rex_operator.planning import words
 from rex_operator.planning.budget import BudgetState, ErrorBudget
 from rex_operator.planning.cooldown import Cooldown, direction
-from rex_operator.planning.drafting import reshared
+from rex_operator.planning.drafting import Drafting, reshared
 from rex_operator.planning.journal import Grounds
 from rex_operator.planning.knowledge import Knowledge
+from rex_operator.planning.objective import useful_samples
 from rex_operator.planning.policies import Policy, Scene
 from rex_operator.planning.straggler import SpeedChange
 from rex_operator.planning.trial import MAX_ADJUSTMENTS, Trial, steps_needed
-from rex_operator.planning.types import CandidateSummary, Cost, DecisionKind, Evidence, PlanDraft
+from rex_operator.planning.types import CandidateSummary, CannotPlan, Cost, DecisionKind, Evidence, PlanDraft
 from rex_operator.planning.verdict import Judgement
 from rex_operator.planning.windows import GroupStep, Window
 
@@ -51,10 +52,18 @@ class Bill:
         self._at, self._step, self._pace = at, step, pace
         self._first: int | None = None
         self._last: int | None = None
+        self._rungs: list[tuple[int, float]] = []
+        """Steps, and useful samples of each, of the rungs that a trial has left."""
 
     def seen(self, first: int) -> None:
         """The plan on trial runs since step ``first``."""
         self._first = first if self._first is None else self._first
+
+    def climbed(self, last: int, useful: float) -> None:
+        """The plan on trial ran up to step ``last``; another takes its place."""
+        if self._first is not None:
+            self._rungs.append((max(0, last - self._first + 1), useful))
+        self._first = None
 
     def left(self, last: int) -> None:
         """The plan on trial ran up to step ``last``."""
@@ -64,8 +73,10 @@ class Bill:
         """Return the cost up to job time ``at`` and group step ``step``."""
         steps, seconds = max(0, step - self._step), max(0.0, at - self._at)
         tried = 0 if self._first is None else max(0, (step if self._last is None else self._last) - self._first + 1)
-        tried = min(tried, steps)
-        made = tried * trial.useful + (steps - tried) * trial.incumbent_useful
+        before = sum(count for count, _ in self._rungs)
+        tried = min(tried, max(0, steps - before))
+        made = sum(count * useful for count, useful in self._rungs) + tried * trial.useful
+        made += max(0, steps - before - tried) * trial.incumbent_useful
         return Cost(steps=steps, seconds=seconds, samples=made - seconds * self._pace)
 
 
@@ -73,9 +84,15 @@ class Trials:
     """The trials of one job, one at a time; ``running`` is the present one, ``count`` how many were started."""
 
     def __init__(
-        self, known: Knowledge, policy: Policy, cooldown: Cooldown, count: int, budget: BudgetState | None = None
+        self,
+        known: Knowledge,
+        policy: Policy,
+        cooldown: Cooldown,
+        drafting: Drafting,
+        count: int,
+        budget: BudgetState | None = None,
     ) -> None:
-        self._known, self._policy, self._cooldown = known, policy, cooldown
+        self._known, self._policy, self._cooldown, self._drafting = known, policy, cooldown, drafting
         self.budget = ErrorBudget(known.spec.planner.validation.alpha, budget)
         self.running: Trial | None = None
         self.count = count
@@ -104,6 +121,8 @@ class Trials:
             meter=meter,
             reference_last=latest[-1].step,
             incumbent_useful=useful,
+            noise_scale=self._known.noise_scale(),
+            initial_batch=self._known.spec.batch.initial,
             level=self.budget.level,
             wary=self._wary,
         )
@@ -164,7 +183,31 @@ class Trials:
             if micro_batch > self._known.spec.batch.min_share:  # with less no worker can go on; and it did run
                 self._known.devices.out_of_memory(worker, micro_batch)
             return self.roll_back(trial, "vetoed", words.overfull(trial, worker, part), at)
-        return self._corrected(trial, window, scene) or self._judged(trial, window, at)
+        return self._climbed(trial, scene) or self._corrected(trial, window, scene) or self._judged(trial, window, at)
+
+    def _climbed(self, trial: Trial, scene: Scene) -> Turn | None:
+        rung = self._policy.climb(scene, trial) if trial.look == 1 and scene.running == trial.plan else None
+        if rung is None:
+            return None
+        try:
+            draft = self._drafting.exactly(rung.global_batch, rung.accumulation, scene.at)
+        except CannotPlan:
+            return None
+        self._known.remember(trial.plan, scene.at)
+        before, step = trial.plan, self._step()
+        if self._bill is not None:
+            self._bill.climbed(step, trial.useful)
+        useful = useful_samples(
+            self._known.spec.planner.objective, draft.global_batch, trial.noise_scale, trial.initial_batch
+        )
+        trial.climb(draft, useful, (1 + rung.shown) * (1 + rung.more) - 1)
+        return Turn(
+            "climbed",
+            words.climbed(trial, before, rung),
+            before,
+            draft,
+            Grounds(expectation=trial.choice.expected_gain),
+        )
 
     def _corrected(self, trial: Trial, window: Window, scene: Scene) -> Turn | None:
         early = trial.look == 1 and trial.adjustments < MAX_ADJUSTMENTS

@@ -24,6 +24,7 @@ MAX_NAMED_WORKERS = 64
 
 DecisionKind = Literal[
     "trial-started",
+    "climbed",
     "switchback",
     "adopted",
     "accepted",

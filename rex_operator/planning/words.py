@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from rex_operator.planning.advice import Advice, Smaller
-from rex_operator.planning.policies import Rebalance
+from rex_operator.planning.policies import Rebalance, Rung
 from rex_operator.planning.straggler import SpeedChange
 from rex_operator.planning.trial import Trial
 from rex_operator.planning.types import CandidateSummary, PlanDraft, WorkerInfo
@@ -69,6 +69,15 @@ def switchback(trial: Trial) -> str:
     new = plan(trial.plan.global_batch, trial.plan.accumulation)
     old = plan(trial.incumbent.global_batch, trial.incumbent.accumulation)
     return f"{new} ran long enough: {old} runs again, so that drift cannot pass for a difference."
+
+
+def climbed(trial: Trial, before: PlanDraft, rung: Rung) -> str:
+    """Say why a trial goes on with a larger batch."""
+    old, base = (plan(p.global_batch, p.accumulation) for p in (before, trial.incumbent))
+    return (
+        f"In the trial: {old} is {rung.shown:.0%} better than {base} in its first {rung.steps} steps, so it goes on"
+        f" with {plan(rung.global_batch, rung.accumulation)}, expected {rung.more:+.1%} on top."
+    )
 
 
 def verdict(trial: Trial, judgement: Judgement) -> str:

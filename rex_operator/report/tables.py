@@ -20,6 +20,7 @@ SIGNS = {
     "rebalanced": "⇄",
     "membership": "◍",
     "trial-started": "▸",
+    "climbed": "▴",
     "converged": "■",
     "ceiling": "▲",
     "rescaled": "∿",

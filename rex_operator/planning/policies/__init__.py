@@ -2,7 +2,7 @@
 
 from rex_operator.planning.policies.adaptdl import AdaptDL
 from rex_operator.planning.policies.always_accept import AlwaysAccept
-from rex_operator.planning.policies.base import About, Adoption, Base, Policy, Rebalance, Scene
+from rex_operator.planning.policies.base import About, Adoption, Base, Policy, Rebalance, Rung, Scene
 from rex_operator.planning.policies.boa import Boa
 from rex_operator.planning.policies.cannikin import Cannikin
 from rex_operator.planning.policies.dlb import Dlb
@@ -21,4 +21,4 @@ POLICIES: dict[str, type[Policy]] = {
 }
 """REX first, the rivals after it."""
 
-__all__ = ["POLICIES", "About", "Adoption", "Base", "Even", "Policy", "Rebalance", "Rex", "Scene"]
+__all__ = ["POLICIES", "About", "Adoption", "Base", "Even", "Policy", "Rebalance", "Rex", "Rung", "Scene"]

@@ -59,6 +59,8 @@ class Scene:
     """Ids of the workers, in the order of the arrays in ``steps``."""
     steps: Sequence[GroupStep] = ()
     """The running plan's steps that count, in their order: after warm-up, unmarked, of full size."""
+    early: Sequence[GroupStep] = ()
+    """The first steady steps of a trial's plan, before its warm-up is over: enough to see what is far off."""
     change: SpeedChange | None = None
     """A worker's change of speed that was found just now; steps before it do not count any more."""
     drifting: bool = False
@@ -119,6 +121,20 @@ class Adoption:
     """Predicted relative gain of the objective."""
 
 
+@dataclass(frozen=True, slots=True)
+class Rung:
+    """A larger batch for a trial that does far better than what it is compared with."""
+
+    global_batch: int
+    accumulation: int
+    shown: float
+    """Relative gain of the trial over the incumbent so far ..."""
+    more: float
+    """... and what the rung is predicted to add to that."""
+    steps: int
+    """Steps that ``shown`` stands on."""
+
+
 class Policy(Protocol):
     """How one kind of planner shares batches and finds new ones.
 
@@ -148,6 +164,10 @@ class Policy(Protocol):
         """Return the search for the next trial; None while there is nothing to search with."""
         ...
 
+    def climb(self, scene: Scene, trial: Trial) -> Rung | None:
+        """Return the batch that a trial goes on with at once, before any verdict."""
+        ...
+
     def due(self, trial: Trial, steps: Sequence[GroupStep]) -> Look | None:
         """Return the look that a trial's window is ripe for, if any."""
         ...
@@ -173,6 +193,10 @@ class Base:
 
     def search(self, scene: Scene, number: int) -> SearchRequest | None:
         """Return None: no batch is tried."""
+        return None
+
+    def climb(self, scene: Scene, trial: Trial) -> Rung | None:
+        """Return None: what is on trial stays."""
         return None
 
     def due(self, trial: Trial, steps: Sequence[GroupStep]) -> Look | None:

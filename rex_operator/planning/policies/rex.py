@@ -8,13 +8,14 @@ from typing import ClassVar
 import numpy as np
 
 from rex_operator.planning.advice import team_question
+from rex_operator.planning.climbing import next_rung
 from rex_operator.planning.curves import TRUST
 from rex_operator.planning.objective import powers, weighs_samples
 from rex_operator.planning.patience import THRESHOLD, Patience
-from rex_operator.planning.policies.base import About, Base, Rebalance, Scene
+from rex_operator.planning.policies.base import About, Base, Rebalance, Rung, Scene
 from rex_operator.planning.search import SearchRequest
 from rex_operator.planning.split import Team, WorkerModel, even_split, split
-from rex_operator.planning.trial import steps_needed
+from rex_operator.planning.trial import Trial, steps_needed
 from rex_operator.planning.types import CannotPlan
 from rex_operator.planning.warmup import BLOCK
 
@@ -108,6 +109,11 @@ class Rex(Base):
             return None
         slowest = models[int(np.argmax(now))].worker_id
         return Rebalance(shares, slowest, float(spread_before), float(gain), float(spread_after))
+
+    def climb(self, scene: Scene, trial: Trial) -> Rung | None:
+        """Return twice the trial's batch where what is seen and predicted leaves little doubt."""
+        models = self._models(scene, TRUST)
+        return None if models is None else next_rung(scene, trial, models)
 
     def search(self, scene: Scene, number: int) -> SearchRequest | None:
         """Return the search for a better batch; None while the noise scale that the objective needs is unknown."""
