@@ -41,6 +41,9 @@ LOSS_SPREADS = 0.5
 MAX_ADJUSTMENTS = 2
 """Times that the shares may be corrected inside a trial before it is judged: its curves are extrapolated at first."""
 
+AGAIN = 0.10
+"""Gain of a climb's last rung over the one before that no slow start of a team explains, as that is over only once."""
+
 
 @dataclass(frozen=True, slots=True)
 class Look:
@@ -95,6 +98,8 @@ class Trial:
     """Nothing better is believed without a way back: the incumbent may not have been at its full pace yet."""
     level: float | None = None
     """One-sided level for the better over all looks; None: half of the spec's alpha."""
+    shown: float | None = None
+    """Relative gain over the incumbent of the rung that it climbed from last."""
     look: int = 1
     adjustments: int = 0
     tried: Sample | None = None
@@ -123,9 +128,9 @@ class Trial:
         self.plan = plan
         self.adjustments += 1
 
-    def climb(self, plan: PlanDraft, useful: float, expected_gain: float) -> None:
-        """Go on with a larger batch; only before the first look."""
-        self.plan, self.useful, self.adjustments = plan, useful, 0
+    def climb(self, plan: PlanDraft, useful: float, shown: float, expected_gain: float) -> None:
+        """Go on with a larger batch after a gain that was ``shown``; only before the first look."""
+        self.plan, self.useful, self.shown, self.adjustments = plan, useful, shown, 0
         told = {"global_batch": plan.global_batch, "accumulation": plan.accumulation, "expected_gain": expected_gain}
         self.choice = self.choice.model_copy(update=told)
 
@@ -155,9 +160,15 @@ class Trial:
             return judgement
         gap = max(0, steps[0].step - self.reference_last - 1)
         doubtful = explained_by_drift(self.reference, judgement, self.spec.min_effect, gap)
-        if not doubtful and not (self.wary and judgement.verdict == "better"):
+        wary = self.wary and judgement.verdict == "better" and not self._twice_better(judgement)
+        if not doubtful and not wary:
             return judgement
         return replace(judgement, verdict="open")
+
+    def _twice_better(self, judgement: Judgement) -> bool:
+        """Return whether the trial climbed and got better with it: one jump of the team's pace makes no two."""
+        gain = 0.0 if judgement.evidence is None else judgement.evidence.effect
+        return self.shown is not None and (1 + gain) / (1 + self.shown) - 1 >= AGAIN
 
     def ends(self, steps: Sequence[GroupStep]) -> bool:
         """Return whether the trial's plan has run for long enough, so that it is the incumbent's turn again."""

@@ -200,7 +200,7 @@ class Trials:
         useful = useful_samples(
             self._known.spec.planner.objective, draft.global_batch, trial.noise_scale, trial.initial_batch
         )
-        trial.climb(draft, useful, (1 + rung.shown) * (1 + rung.more) - 1)
+        trial.climb(draft, useful, rung.shown, (1 + rung.shown) * (1 + rung.more) - 1)
         return Turn(
             "climbed",
             words.climbed(trial, before, rung),
