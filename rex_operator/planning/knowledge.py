@@ -17,6 +17,7 @@ from rex_operator.planning.learning_rate import learning_rate_factor, settled, w
 from rex_operator.planning.noise import NoiseEstimator
 from rex_operator.planning.objective import Bill, Meter, check, price_per_hour, team_power, useful_samples
 from rex_operator.planning.policies import Scene
+from rex_operator.planning.split import Team
 from rex_operator.planning.state import PlannerState
 from rex_operator.planning.types import PlanDraft, WorkerInfo
 from rex_operator.planning.windows import GroupStep, Ingest
@@ -163,6 +164,18 @@ class Knowledge:
                 return worker, float(peak / worker.memory_bytes)
         return None
 
+    def slower(self, plan: PlanDraft, worker_id: str, ratio: float, at: float) -> float | None:
+        """Return how many times as long a step of ``plan`` takes since a worker takes ``ratio`` times as long.
+
+        By the models, which know the new speed already; None where they cannot tell.
+        """
+        models = self.devices.models(tuple(self.workers.values()), at)
+        if models is None or plan.local_batches.keys() != {m.worker_id for m in models}:
+            return None
+        now = Team(models).times([plan.local_batches[m.worker_id] for m in models], plan.accumulation)
+        before = now / np.array([ratio if m.worker_id == worker_id else 1.0 for m in models])
+        return float((now.max() + self.gauge.overhead_s) / (before.max() + self.gauge.overhead_s))
+
     def remember(self, plan: PlanDraft, at: float) -> None:
         """Keep the running plan's step time for the search."""
         if self.gauge.learned:
@@ -188,7 +201,7 @@ class Knowledge:
             running=running,
             names=window.workers if window is not None else (),
             steps=window.ripe() if window is not None else (),
-            early=self.gauge.early,
+            early=self.gauge.early or (window.ripe() if window is not None else ()),
             epoch=self.latest.epoch if self.latest is not None else 0,
             step_s=self.gauge.step_s,
             overhead_s=self.gauge.overhead_s,

@@ -185,9 +185,10 @@ class Planner:
             reason = f"A trial of {words.plan(*key(running))} was cut off, so it tells nothing: it may start over."
             return self._issue("inconclusive", reason, self._drafting.fitting(*self._incumbent, at), running)
         trial = self._trials.running
-        if not known.gauge.learned:
-            early = change is not None and trial is None
-            return self._share_anew(running, window, change, at) if early else None
+        if not known.gauge.learned and change is None:
+            return None
+        if not known.gauge.learned and trial is None:
+            return self._share_anew(running, window, change, at)
         if trial is not None:
             turn = self._trials.go_on(trial, window, change, self._scene(at))
             return None if turn is None else self._turn(turn, at)

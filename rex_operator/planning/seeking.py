@@ -27,6 +27,9 @@ from rex_operator.planning.windows import Window
 
 _NO_NOISE = "No noise scale can be had (it takes two workers, or two passes, with gradient norms), so the batch stays."
 
+BOLD = 0.20
+"""Expected gain for whose trial ``minSteps`` steps of the incumbent are reference enough, whatever their dependence."""
+
 
 class Seeking:
     """Searches of one job, one at a time. ``number`` is that of the last one."""
@@ -46,6 +49,8 @@ class Seeking:
         self.number = saved.searches if saved else 0
         self.advice: Advice | None = None
         self._pending: int | None = None
+        self._nothing_bold: int | None = None
+        """First step of a window whose search, asked early, had nothing of which few steps would tell enough."""
 
     def team_changed(self) -> None:
         """Begin anew: other workers may make another batch the best."""
@@ -65,8 +70,8 @@ class Seeking:
             return None
         if self._alone and running.accumulation > 1 and known.noise.vague:
             return None  # in one pass it would not tell any more
-        times = np.array([s.step_s for s in window.ripe()])
-        if times.size < steps_needed(known.spec.planner.validation, times):
+        fewest = known.spec.planner.validation.min_steps
+        if len(window.ripe()) < fewest or (window.first == self._nothing_bold and not self._ripe(window)):
             return None
         known.remember(running, at)
         request = self._policy.search(self._drafting.scene(running, at), self.number + 1)
@@ -99,6 +104,9 @@ class Seeking:
 
     def answer(self, result: SearchResult, running: PlanDraft, window: Window, at: float) -> list[Turn]:
         """Take the answer of a search under the plan that runs."""
+        if not self._ripe(window) and (result.choice is None or result.choice.expected_gain < BOLD):
+            self._nothing_bold = window.first
+            return []
         if result.choice is None:
             return self._nothing(result, running, at)
         try:
@@ -110,6 +118,11 @@ class Seeking:
         self.convergence.leave()
         grounds = Grounds(expectation=result.choice.expected_gain, candidates=result.candidates)
         return [Turn("trial-started", words.trial_started(running, result.choice), running, draft, grounds)]
+
+    def _ripe(self, window: Window) -> bool:
+        """Return whether a window is a reference for any trial, however small its gain."""
+        times = np.array([s.step_s for s in window.ripe()])
+        return times.size >= steps_needed(self._known.spec.planner.validation, times)
 
     def _nothing(self, result: SearchResult, running: PlanDraft, at: float) -> list[Turn]:
         used_up = self._trials.count >= self._known.spec.planner.search.max_trials

@@ -23,6 +23,7 @@ from rex_operator.planning.verdict import (
     MIN_BLOCKS,
     Judgement,
     Levels,
+    beyond_dependence,
     block_length,
     compare_with_both,
     explained_by_drift,
@@ -41,6 +42,10 @@ LOSS_SPREADS = 0.5
 MAX_ADJUSTMENTS = 2
 """Times that the shares may be corrected inside a trial before it is judged: its curves are extrapolated at first."""
 
+SURE = 0.25
+"""Gain over a reference that was carried over which needs no run of the incumbent under the new conditions."""
+MAX_TRANSLATIONS = 4
+"""Changes of speed that a trial survives; with more it cannot be told any more what is compared with what."""
 AGAIN = 0.10
 """Gain of a climb's last rung over the one before that no slow start of a team explains, as that is over only once."""
 
@@ -100,6 +105,8 @@ class Trial:
     """One-sided level for the better over all looks; None: half of the spec's alpha."""
     shown: float | None = None
     """Relative gain over the incumbent of the rung that it climbed from last."""
+    translations: int = 0
+    """Times that a worker changed its speed and the reference was carried over."""
     look: int = 1
     adjustments: int = 0
     tried: Sample | None = None
@@ -142,7 +149,10 @@ class Trial:
             return Look(2, self._levels().better, final=True, worse=self._levels().worse)
         if self.look > 1 or len(steps) < self.spec.min_steps:
             return None
-        self._needed = steps_needed(self.spec, self.reference, self._costs(steps), level=self.level)
+        costs = self._costs(steps)
+        self._needed = steps_needed(self.spec, self.reference, costs, level=self.level)
+        if beyond_dependence(self.reference, costs):
+            self._needed = min(self._needed, len(steps))
         if len(steps) < self._needed:
             return None
         levels = self._levels()
@@ -160,10 +170,29 @@ class Trial:
             return judgement
         gap = max(0, steps[0].step - self.reference_last - 1)
         doubtful = explained_by_drift(self.reference, judgement, self.spec.min_effect, gap)
-        wary = self.wary and judgement.verdict == "better" and not self._twice_better(judgement)
-        if not doubtful and not wary:
+        if not doubtful and not (judgement.verdict == "better" and self._doubted(judgement)):
             return judgement
         return replace(judgement, verdict="open")
+
+    def translate(self, ratio: float) -> None:
+        """A worker changed its speed: carry over the reference to steps of the incumbent that now take ``ratio`` times.
+
+        What is carried over is a model's word for it, so that the incumbent has to run again before the verdict, unless
+        the difference is far beyond what a model may be off.
+        """
+        self.reference = self.reference * ratio
+        self.translations += 1
+
+    def revalue(self, noise_scale: float, useful: float, incumbent_useful: float) -> None:
+        """Let samples count by another noise scale, on both sides alike; only before the first look."""
+        self.reference = self.reference * (self.incumbent_useful / incumbent_useful)
+        self.noise_scale, self.useful, self.incumbent_useful = noise_scale, useful, incumbent_useful
+
+    def _doubted(self, judgement: Judgement) -> bool:
+        """Return whether a better first look might be a slow start that is over, or a model's error."""
+        gain = 0.0 if judgement.evidence is None else judgement.evidence.effect
+        translated = self.translations > 0 and gain < SURE
+        return translated or (self.wary and not self._twice_better(judgement))
 
     def _twice_better(self, judgement: Judgement) -> bool:
         """Return whether the trial climbed and got better with it: one jump of the team's pace makes no two."""

@@ -21,11 +21,13 @@ from rex_operator.planning.knowledge import Knowledge
 from rex_operator.planning.objective import useful_samples
 from rex_operator.planning.policies import Policy, Scene
 from rex_operator.planning.straggler import SpeedChange
-from rex_operator.planning.trial import MAX_ADJUSTMENTS, Trial, steps_needed
+from rex_operator.planning.trial import MAX_ADJUSTMENTS, MAX_TRANSLATIONS, Trial, steps_needed
 from rex_operator.planning.types import CandidateSummary, CannotPlan, Cost, DecisionKind, Evidence, PlanDraft
 from rex_operator.planning.verdict import Judgement
 from rex_operator.planning.windows import GroupStep, Window
 
+ELSEWHERE = 1.5
+"""A noise scale that changed by this factor is another one."""
 _SHORTEST_S = 1e-9
 """Less is no time that a step can take."""
 
@@ -171,9 +173,7 @@ class Trials:
         """Veto, correct shares or judge, in this order, whatever is due."""
         at = scene.at
         if change is not None:
-            self.void()
-            reason = words.voided(trial, change, window.workers, self._known.workers)
-            return self._back(trial, "rebalanced", reason, at)
+            return self._carried_over(trial, window, change, scene)
         if trial.back:
             return self._judged(trial, window, at)
         overfull = self._known.overfull()
@@ -183,7 +183,40 @@ class Trials:
             if micro_batch > self._known.spec.batch.min_share:  # with less no worker can go on; and it did run
                 self._known.devices.out_of_memory(worker, micro_batch)
             return self.roll_back(trial, "vetoed", words.overfull(trial, worker, part), at)
+        self._revalued(trial)
         return self._climbed(trial, scene) or self._corrected(trial, window, scene) or self._judged(trial, window, at)
+
+    def _revalued(self, trial: Trial) -> None:
+        """Go by the noise scale of now where it has clearly left the one that the trial began with.
+
+        It is frozen otherwise, lest its wandering decide; but a trial that takes long in a run's first minutes would be
+        judged by what samples were worth long ago.
+        """
+        now, before = self._known.noise_scale(), trial.noise_scale
+        if trial.look > 1 or now is None or before is None or max(now, before) < ELSEWHERE * min(now, before):
+            return
+        objective, initial = self._known.spec.planner.objective, trial.initial_batch
+        useful, old = (
+            useful_samples(objective, plan.global_batch, now, initial) for plan in (trial.plan, trial.incumbent)
+        )
+        trial.revalue(now, useful, old)
+
+    def _carried_over(self, trial: Trial, window: Window, change: SpeedChange, scene: Scene) -> Turn | None:
+        """Go on with other shares, the reference carried over to the new speeds; or give up, where that cannot be."""
+        worker = window.workers[change.worker]
+        ratio = None if trial.back else self._known.slower(trial.incumbent, worker, change.ratio, scene.at)
+        if ratio is None or trial.translations >= MAX_TRANSLATIONS:
+            self.void()
+            reason = words.voided(trial, change, window.workers, self._known.workers)
+            return self._back(trial, "rebalanced", reason, scene.at)
+        trial.translate(ratio)
+        found = self._policy.rebalance(scene)
+        if found is None:
+            return None
+        before, draft = trial.plan, reshared(trial.plan, found.shares)
+        trial.plan = draft
+        reason = words.rebalanced(found, change, window.workers, self._known.workers)
+        return Turn("rebalanced", f"In the trial: {reason}", before, draft, Grounds(expectation=found.gain))
 
     def _climbed(self, trial: Trial, scene: Scene) -> Turn | None:
         rung = self._policy.climb(scene, trial) if trial.look == 1 and scene.running == trial.plan else None

@@ -27,6 +27,7 @@ from rex_operator.planning.statistics import (
     hodges_lehmann,
     paired_windows,
     smallest_p,
+    spread,
     usable,
 )
 from rex_operator.planning.types import Evidence
@@ -38,6 +39,11 @@ _FRACTIONS = 20
 _MOST_BLOCKS = 500
 """More make no verdict surer, only slower."""
 
+CERTAIN = 8
+"""Block medians a side that show any difference that is there at the strictest levels, if all lie apart."""
+APART = 8.0
+FAR = 0.15
+"""Least difference of the logarithms of two windows that dependence is not asked about. Ours, as the one before."""
 _INDEPENDENT = 1.05
 """Autocorrelation times below this are taken for none."""
 
@@ -120,6 +126,21 @@ def judge(reference: Sample, trial: Sample, level: float, min_effect: float, loo
     return judge_pairs([(reference, trial)], Levels(level, level), min_effect, look)
 
 
+def beyond_dependence(reference: Sample, trial: Sample) -> bool:
+    """Return whether two windows lie so far apart that no dependence within them explains it.
+
+    Dependent steps are worth fewer independent ones, at worst a single one: two windows of one and the same plan then
+    still differ only as two values do. So all values of one lie below all of the other, and their medians are apart by
+    `APART` times the larger spread of single steps and by `FAR`. How long blocks should be does not matter any more.
+    """
+    old, new = np.log(usable(reference)[0]), np.log(usable(trial)[0])
+    if min(old.size, new.size) < CERTAIN:
+        return False
+    separated = new.max() < old.min() or new.min() > old.max()
+    distance = abs(float(np.median(new) - np.median(old)))
+    return bool(separated and distance >= max(FAR, APART * max(spread(old), spread(new))))
+
+
 def judge_pairs(pairs: Sequence[tuple[Sample, Sample]], levels: Levels, min_effect: float, look: int = 1) -> Judgement:
     """Compare as `judge` does, within each pair (reference, trial) of neighbouring windows.
 
@@ -135,6 +156,9 @@ def judge_pairs(pairs: Sequence[tuple[Sample, Sample]], levels: Levels, min_effe
     tau = autocorrelation_time([s for pair in logs for s in pair])
     block = min(max(_block_length(tau), math.ceil(longest / _MOST_BLOCKS)), *(s.size for pair in logs for s in pair))
     inflation = 1.0 if tau < _INDEPENDENT else dependence_left(tau, block)
+    if all(beyond_dependence(old[0], new[0]) for old, new in cleaned):
+        shortest = min(s.size for pair in logs for s in pair)
+        block, inflation = min(block, max(1, shortest // CERTAIN)), 1.0
     blocks = [(block_medians(x, block), block_medians(y, block)) for x, y in logs]
     test = paired_windows(blocks, inflation)
     shifts = [hodges_lehmann(x, y) for x, y in blocks]

@@ -60,7 +60,7 @@ class Scene:
     steps: Sequence[GroupStep] = ()
     """The running plan's steps that count, in their order: after warm-up, unmarked, of full size."""
     early: Sequence[GroupStep] = ()
-    """The first steady steps of a trial's plan, before its warm-up is over: enough to see what is far off."""
+    """``steps``, or while there are none, the first steady ones of a trial's plan: enough to see what is far off."""
     change: SpeedChange | None = None
     """A worker's change of speed that was found just now; steps before it do not count any more."""
     drifting: bool = False

@@ -16,7 +16,7 @@ from rex_operator.planning.policies.base import About, Base, Rebalance, Rung, Sc
 from rex_operator.planning.search import SearchRequest
 from rex_operator.planning.split import Team, WorkerModel, even_split, split
 from rex_operator.planning.trial import Trial, steps_needed
-from rex_operator.planning.types import CannotPlan
+from rex_operator.planning.types import CannotPlan, PlanDraft
 from rex_operator.planning.warmup import BLOCK
 
 UNEVEN = 1.10
@@ -96,10 +96,11 @@ class Rex(Base):
         now = team.times([plan.local_batches[m.worker_id] for m in models], plan.accumulation)
         then = team.times([shares[m.worker_id] for m in models], plan.accumulation)
         gain = (now.max() + scene.overhead_s) / (then.max() + scene.overhead_s) - 1
+        goal = self._goal(scene, plan, float(now.max())) if gain < threshold else gain
         spread_before, spread_after = now.max() / now.min(), then.max() / then.min()
         # The largest of n noisy medians lies this far above their mean though all are equal.
         chance = 2 * scene.error * math.sqrt(2 * math.log(len(models)) + 1)
-        worthwhile = gain >= max(threshold, chance)
+        worthwhile = goal >= max(threshold, chance) and gain >= _SLIGHT * threshold
         uneven = (
             spread_before >= UNEVEN * (1 + chance)
             and spread_before / spread_after >= 1 + max(0.05, chance)
@@ -109,6 +110,21 @@ class Rex(Base):
             return None
         slowest = models[int(np.argmax(now))].worker_id
         return Rebalance(shares, slowest, float(spread_before), float(gain), float(spread_after))
+
+    def _goal(self, scene: Scene, plan: PlanDraft, slowest_s: float) -> float:
+        """Return the gain of throughput where shares could move at once as far as the curves lead, measured or not.
+
+        Moves are kept within what was measured; several of them may be needed for one that is worth it.
+        """
+        models = self._models(scene, math.inf)
+        if models is None:
+            return 0.0
+        try:
+            shares = split(models, plan.global_batch, plan.accumulation, scene.spec.batch.min_share)
+        except CannotPlan:
+            return 0.0
+        then = Team(models).times([shares[m.worker_id] for m in models], plan.accumulation)
+        return float((slowest_s + scene.overhead_s) / (then.max() + scene.overhead_s) - 1)
 
     def climb(self, scene: Scene, trial: Trial) -> Rung | None:
         """Return twice the trial's batch where what is seen and predicted leaves little doubt."""
