@@ -2,7 +2,8 @@
 
 Three teams: ``alike`` has four kinds of device, ``unlike`` a curve of its own for each worker, ``equal`` one kind, so
 that all are equally slow to the last digit. Each worker is up to 30 % slower than its kind, and every fourth has a
-ceiling that its best share would pass. The time is that of one core (CPU time); the median of some splits of different batches.
+ceiling that its best share would pass. The time is that of one core (CPU time), the median of some splits of different
+batches.
 
 The last line is one JSON object: ``split_1000_ms`` (the worst of the three teams; the goal is 50), each team's figure,
 ``idle_1000_ms`` with idle workers allowed, and ``split_64_ms``.

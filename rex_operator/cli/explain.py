@@ -95,7 +95,7 @@ def _open_trial(records: Sequence[DecisionRecord]) -> DecisionRecord | None:
             return record
         before, after = record.plan_from, record.plan_to
         same = before is not None and after is not None and before.global_batch == after.global_batch
-        if record.kind != "switchback" and not (same and record.kind in ("rebalanced", "rescaled")):
+        if record.kind not in ("switchback", "climbed") and not (same and record.kind in ("rebalanced", "rescaled")):
             return None
     return None
 

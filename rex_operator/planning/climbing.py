@@ -29,8 +29,8 @@ FAR = 0.10
 """Measured gain over the incumbent, and least gain that the next rung is predicted to add ..."""
 ON = 0.05
 """... to this one's."""
-LIKELY = 0.7
-"""Least chance that the next rung fits in memory."""
+LIKELY = 0.4
+"""Least chance that the next rung fits in memory: one that does not costs a step, and the climb."""
 LEAST = 1.25
 """A rung is at least so many times the one before."""
 

@@ -153,7 +153,7 @@ def bands(decisions: Sequence[Decision], clock: Clock) -> list[dict[str, Any]]:
         elif started is not None and decision.verdict in SYMBOLS:
             bands.append(_band(clock(started), clock(decision.t), decision.verdict))
             started = None
-        elif decision.verdict == "switchback":  # the plan before runs again, as part of the trial
+        elif decision.verdict in ("switchback", "climbed"):  # another plan runs, as part of the trial
             continue
         elif started is not None and (decision.verdict == "membership" or _batch_changes(decision)):
             bands.append(_band(clock(started), clock(decision.t), "neutral"))
