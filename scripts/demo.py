@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from rex_operator.cli.explain import read_decisions
+from rex_operator.cli.decisions import read_run
 from rex_operator.cli.words import batch, percent
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -72,7 +72,7 @@ def counted(summary: dict[str, Any]) -> str:
 def verdicts(folder: Path) -> list[str]:
     """Tell each judged trial with its evidence, one line each."""
     lines = []
-    for _, decision in read_decisions(folder / "record.jsonl"):
+    for _, decision in read_run(folder).decisions:
         if decision.kind not in JUDGED or (evidence := decision.evidence) is None:
             continue
         # An accepted change leads to what was tried, any other verdict leads away from it.

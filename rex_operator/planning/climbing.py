@@ -23,6 +23,7 @@ from rex_operator.planning.objective import log_objective
 from rex_operator.planning.policies.base import Rung, Scene
 from rex_operator.planning.prediction import chance_to_fit, computing, predict
 from rex_operator.planning.split import Team, WorkerModel
+from rex_operator.planning.statistics import usable
 from rex_operator.planning.trial import Trial
 
 FAR = 0.10
@@ -73,6 +74,9 @@ def next_rung(scene: Scene, trial: Trial, models: Sequence[WorkerModel]) -> Rung
 
 
 def _shown(scene: Scene, trial: Trial) -> _Gain:
-    costs = trial.meter.spent(trial.plan, scene.early) / trial.useful
-    usual = float(np.median(trial.reference))
+    costs, _ = usable(trial.meter.spent(trial.plan, scene.early) / trial.useful)
+    reference, _ = usable(trial.reference)
+    if costs.size < len(scene.early) or not reference.size:
+        return _Gain(0.0, unanimous=False)
+    usual = float(np.median(reference))
     return _Gain(usual / float(np.median(costs)) - 1, bool(costs.max() < usual))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from rex_operator.planning import PlannerState
-from rex_operator.planning.policies import About, Adoption, Policy, Rebalance, Scene
+from rex_operator.planning.policies import About, Adoption, Policy, Rebalance, Rung, Scene
 from rex_operator.planning.search import SearchRequest
 from rex_operator.planning.trial import Look, Trial
 from rex_operator.planning.verdict import Judgement
@@ -71,6 +71,12 @@ class _Watched:
         before = _picture(scene)
         answer = self._policy.search(scene, number)
         _unchanged("search", before, scene)
+        return answer
+
+    def climb(self, scene: Scene, trial: Trial) -> Rung | None:
+        before = _picture(scene)
+        answer = self._policy.climb(scene, trial)
+        _unchanged("climb", before, scene)
         return answer
 
     def due(self, trial: Trial, steps: Sequence[GroupStep]) -> Look | None:

@@ -34,7 +34,7 @@ def priced(objective: str, prices: dict[str, float] | None = None, *, workers_mi
     return RexJobSpec.model_validate(plain)
 
 
-def ran(objective: str, seconds: float = 40.0, devices: tuple[Any, ...] = (A100, A100, V100, T4), **more: Any) -> Job:
+def ran(objective: str, seconds: float = 80.0, devices: tuple[Any, ...] = (A100, A100, V100, T4), **more: Any) -> Job:
     job = Job.of(Planner(priced(objective, **more), np.random.default_rng(3)), devices, seed=3)
     job.run(seconds)
     return job

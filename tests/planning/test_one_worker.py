@@ -21,7 +21,8 @@ def test_it_runs_in_two_passes_until_its_noise_scale_is_known_and_then_finds_its
     assert job.planner.decisions[1].reason.startswith("One worker shows its noise scale between two passes")
     assert (job.planner.view().noise_scale or 0) > 300, "a floor at least"
     assert "accepted" in kinds
-    assert job.plan is not None and job.goodput(job.plan) > 1.05 * job.goodput(job.drafts[0])
+    # The floor of a noise scale asks for less than the best batch, but for more than the first one.
+    assert job.plan is not None and job.goodput(job.plan) > 1.02 * job.goodput(job.drafts[0])
 
 
 @pytest.mark.parametrize(("part", "batch", "phi"), [(32, 64, 10.0), (8, 64, 100.0), (64, 100, 1000.0)])

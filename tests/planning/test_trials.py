@@ -176,19 +176,49 @@ def test_an_answer_that_comes_too_late_changes_nothing() -> None:
     assert "trial-started" not in job.kinds()
 
 
-def test_a_worker_that_becomes_slow_in_a_trial_voids_it() -> None:
+def slow_in_a_trial(times: int) -> Job:
+    """A job with a long trial, in which one worker changes its speed so many times."""
     planner = Planner(spec(validation={"minSteps": 200, "warmupSteps": 5}), np.random.default_rng(0))
     job = Job.of(planner, MIX, noise=0.01)
     first(job, "trial-started")
     job.run(4)
     assert planner.view().trial is not None
-    job.slow["w0"] = 2.5
-    before = len(planner.decisions)
-    job.run(3)
-    decision = list(planner.decisions)[before]
+    for i in range(times):
+        job.slow["w0"] = 1.0 if i % 2 else 2.5
+        job.run(3)
+    return job
+
+
+def test_c_140_a_trial_outlives_a_worker_that_becomes_slow() -> None:
+    job = slow_in_a_trial(1)
+    decision = next(d for d in job.planner.decisions if "became" in d.reason)
     assert decision.kind == "rebalanced"
-    assert decision.reason.startswith("w0 (a100) became")
-    assert planner.view().trials == 0, "it tells nothing, so it does not count"
+    assert decision.reason.startswith("In the trial: w0 (a100) became")
+    assert decision.plan_from is not None and decision.plan_to is not None
+    assert decision.plan_to.global_batch == decision.plan_from.global_batch, "the batch stays on trial"
+    assert decision.plan_to.local_batches["w0"] < decision.plan_from.local_batches["w0"]
+    assert job.planner.view().trials == 1
+
+
+def test_a_trial_with_too_many_changes_of_speed_is_void() -> None:
+    job = slow_in_a_trial(5)
+    decision = next(d for d in job.planner.decisions if "during a trial" in d.reason)
+    assert decision.kind == "rebalanced" and decision.plan_to is not None
+    assert decision.plan_to.global_batch == 64
+    assert not any(d.kind in ("rejected", "inconclusive") for d in job.planner.decisions), "it tells nothing"
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_slower_worker_does_not_pass_for_a_worse_batch(seed: int) -> None:
+    """The reference is carried over: what the whole team lost is not held against the plan on trial."""
+    planner = Planner(spec(64, 32, 128), np.random.default_rng(seed))
+    job = Job.of(planner, MIX, seed=seed, noise=0.02, noise_scale=lambda samples: 5000.0)
+    first(job, "trial-started")
+    job.run(0.3)
+    job.slow["w0"] = 2.0
+    job.run(60)
+    assert not any(d.kind == "rejected" for d in planner.decisions)
+    assert job.plan is not None and job.plan.global_batch > 64
 
 
 def test_a_batch_larger_than_an_epoch_is_given_up() -> None:
