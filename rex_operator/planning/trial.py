@@ -43,7 +43,7 @@ MAX_ADJUSTMENTS = 2
 """Times that the shares may be corrected inside a trial before it is judged: its curves are extrapolated at first."""
 
 SURE = 0.25
-"""Gain over a reference that was carried over which needs no run of the incumbent under the new conditions."""
+"""Difference from a reference that was carried over which needs no run of the incumbent under the new conditions."""
 MAX_TRANSLATIONS = 4
 """Changes of speed that a trial survives; with more it cannot be told any more what is compared with what."""
 AGAIN = 0.10
@@ -170,7 +170,7 @@ class Trial:
             return judgement
         gap = max(0, steps[0].step - self.reference_last - 1)
         doubtful = explained_by_drift(self.reference, judgement, self.spec.min_effect, gap)
-        if not doubtful and not (judgement.verdict == "better" and self._doubted(judgement)):
+        if not doubtful and not self._doubted(judgement):
             return judgement
         return replace(judgement, verdict="open")
 
@@ -189,10 +189,10 @@ class Trial:
         self.noise_scale, self.useful, self.incumbent_useful = noise_scale, useful, incumbent_useful
 
     def _doubted(self, judgement: Judgement) -> bool:
-        """Return whether a better first look might be a slow start that is over, or a model's error."""
-        gain = 0.0 if judgement.evidence is None else judgement.evidence.effect
-        translated = self.translations > 0 and gain < SURE
-        return translated or (self.wary and not self._twice_better(judgement))
+        """Return whether what a first look found might be a slow start that is over, or a model's error."""
+        effect = 0.0 if judgement.evidence is None else abs(judgement.evidence.effect)
+        slow_start = self.wary and judgement.verdict == "better" and not self._twice_better(judgement)
+        return slow_start or (self.translations > 0 and effect < SURE)
 
     def _twice_better(self, judgement: Judgement) -> bool:
         """Return whether the trial climbed and got better with it: one jump of the team's pace makes no two."""

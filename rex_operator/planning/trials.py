@@ -22,6 +22,7 @@ from rex_operator.planning.objective import useful_samples
 from rex_operator.planning.policies import Policy, Scene
 from rex_operator.planning.straggler import SpeedChange
 from rex_operator.planning.trial import MAX_ADJUSTMENTS, MAX_TRANSLATIONS, Trial, steps_needed
+from rex_operator.planning.trial_bill import Bill
 from rex_operator.planning.types import CandidateSummary, CannotPlan, Cost, DecisionKind, Evidence, PlanDraft
 from rex_operator.planning.verdict import Judgement
 from rex_operator.planning.windows import GroupStep, Window
@@ -42,44 +43,6 @@ class Turn:
     plan: PlanDraft | None
     """To go on with; None: back to the incumbent's batch."""
     grounds: Grounds = field(default_factory=Grounds)
-
-
-class Bill:
-    """Counts what a trial costs, from job time ``at`` and group step ``step`` on.
-
-    ``pace`` are the useful samples a second that the incumbent made just before.
-    """
-
-    def __init__(self, at: float, step: int, pace: float) -> None:
-        self._at, self._step, self._pace = at, step, pace
-        self._first: int | None = None
-        self._last: int | None = None
-        self._rungs: list[tuple[int, float]] = []
-        """Steps, and useful samples of each, of the rungs that a trial has left."""
-
-    def seen(self, first: int) -> None:
-        """The plan on trial runs since step ``first``."""
-        self._first = first if self._first is None else self._first
-
-    def climbed(self, last: int, useful: float) -> None:
-        """The plan on trial ran up to step ``last``; another takes its place."""
-        if self._first is not None:
-            self._rungs.append((max(0, last - self._first + 1), useful))
-        self._first = None
-
-    def left(self, last: int) -> None:
-        """The plan on trial ran up to step ``last``."""
-        self._last = last
-
-    def total(self, trial: Trial, at: float, step: int) -> Cost:
-        """Return the cost up to job time ``at`` and group step ``step``."""
-        steps, seconds = max(0, step - self._step), max(0.0, at - self._at)
-        tried = 0 if self._first is None else max(0, (step if self._last is None else self._last) - self._first + 1)
-        before = sum(count for count, _ in self._rungs)
-        tried = min(tried, max(0, steps - before))
-        made = sum(count * useful for count, useful in self._rungs) + tried * trial.useful
-        made += max(0, steps - before - tried) * trial.incumbent_useful
-        return Cost(steps=steps, seconds=seconds, samples=made - seconds * self._pace)
 
 
 class Trials:

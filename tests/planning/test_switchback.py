@@ -72,6 +72,27 @@ def test_c_133_a_hundred_slow_first_steps_of_a_team_make_no_trial_look_good() ->
     assert trial.judge(look, again).verdict == "open", "both halves must show the gain"
 
 
+@pytest.mark.parametrize(("shown", "believed"), [(2.0, False), (0.5, True)])
+def test_c_133_a_climb_that_got_better_twice_is_no_slow_start(shown: float, believed: bool) -> None:
+    """A slow start that is over makes the first rung look good, and the last one no better than that."""
+    reference, tried = 3 * drifting(60, 0, 0.0, 1), drifting(60, 50, 0.0, 2)
+    trial = Trial(PLAN, PLAN, CHOICE, reference, np.zeros(0), 1.0, Validation(), wary=True, shown=shown)
+    steps = [group_step(i, float(t)) for i, t in enumerate(tried)]
+    look = trial.due(steps)
+    assert look is not None
+    assert (trial.judge(look, steps).verdict == "better") is believed
+
+
+@pytest.mark.parametrize(("gain", "believed"), [(0.10, False), (0.40, True)])
+def test_a_reference_that_was_carried_over_shows_large_gains_only(gain: float, believed: bool) -> None:
+    trial = Trial(PLAN, PLAN, CHOICE, drifting(60, 0, 0.0, 1) / 1.5, np.zeros(0), 1.0, Validation())
+    trial.translate(1.5)
+    steps = [group_step(i, float(t)) for i, t in enumerate(drifting(60, 50, 0.0, 2, gain))]
+    look = trial.due(steps)
+    assert look is not None
+    assert (trial.judge(look, steps).verdict == "better") is believed
+
+
 def test_pairs_are_ranked_apart_so_that_their_levels_do_not_matter() -> None:
     rng = np.random.default_rng(4)
     x, y = rng.normal(0.8, 1, 30), rng.normal(0, 1, 30)
@@ -94,7 +115,8 @@ def decisions(job: Job, kind: str, seconds: float = 300.0) -> list[DecisionRecor
 @pytest.fixture
 def back() -> Job:
     """A job in which the incumbent has just begun to run again."""
-    job = Job.of(Planner(spec(), np.random.default_rng(0)), MIX, noise=0.03, noise_scale=lambda samples: 500.0)
+    planner = Planner(spec(64, 32, 128), np.random.default_rng(0))
+    job = Job.of(planner, MIX, noise=0.03, noise_scale=lambda samples: 500.0)
     decisions(job, "switchback")
     return job
 
@@ -130,7 +152,7 @@ def test_a_job_tells_what_its_trials_cost_and_what_of_the_budget_is_spent(back: 
 
 
 def test_a_worker_that_becomes_slow_meanwhile_voids_the_trial() -> None:
-    planner = Planner(spec(validation={"minSteps": 100, "warmupSteps": 5}), np.random.default_rng(0))
+    planner = Planner(spec(64, 32, 128, validation={"minSteps": 100, "warmupSteps": 5}), np.random.default_rng(0))
     job = Job.of(planner, MIX, noise=0.01, noise_scale=lambda samples: 500.0)
     decisions(job, "switchback")
     while (planner.view().trial or pytest.fail("the trial is over")).steps < 30:
