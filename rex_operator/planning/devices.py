@@ -43,6 +43,11 @@ _TWINS = 0.01
 _MODEL = 1e-4
 """Variance floor of a measurement: medians of long windows still differ by about 1 % for no known reason."""
 
+_JUMP = math.log(1.2)
+"""A change of a worker's time that may be a cliff ..."""
+_SAME = 0.4
+"""... and by how much of it the way back may differ."""
+
 
 @dataclass(frozen=True, slots=True)
 class Sighting:
@@ -99,6 +104,20 @@ class _Kind:
     peaks: dict[int, KeptPeak] = field(default_factory=dict)
 
 
+class _Suspect(NamedTuple):
+    """A jump of a worker's time that came with another share: its speed, or a cliff of its curve?"""
+
+    micro_batch: float
+    log_seconds: float
+    slowness: float
+    """Before the jump; a logarithm, as the next."""
+    change: float
+
+    def undone_by(self, change: float) -> bool:
+        """Return whether a later jump takes this one back."""
+        return abs(self.change + change) <= _SAME * abs(self.change)
+
+
 class _Peers(NamedTuple):
     """How slow the measured workers of a kind are: the median of the logs, and `_middle` of them."""
 
@@ -119,6 +138,9 @@ class Devices:
         self._least = least
         self._kinds: dict[str, _Kind] = {}
         self._slowness: dict[str, float] = dict(saved.slowness) if saved else {}
+        self._sizes: dict[str, float] = {}
+        """Micro-batch at which each life was seen last."""
+        self._suspects: dict[str, _Suspect] = {}
         for name, kept in (saved.kinds if saved else {}).items():
             points = {_bin(p.micro_batch): p for p in kept.points}
             peaks = {_bin(p.micro_batch): p for p in kept.peaks}
@@ -138,12 +160,33 @@ class Devices:
                 continue
             if moved or not kind.points:
                 self._shape(kind, group, at)
-            curve = self._curve(kind, at)
             for sighting in group:
-                expected = math.log(float(curve.time(sighting.micro_batch)))
-                self._slowness[_life(sighting.worker)] = math.log(sighting.seconds) - expected
+                self._adjust(kind, sighting, at)
                 kind.ran = max(kind.ran, math.ceil(sighting.micro_batch))
                 kind.misses = 0
+
+    def _adjust(self, kind: _Kind, s: Sighting, at: float) -> None:
+        """Take the worker's present slowness, unless the same jump came and went with its share: that is a cliff.
+
+        A jump of a worker's time right after its share moved may be either. If it goes when the share goes back, the
+        curve is taken to have it.
+        """
+        life, level = _life(s.worker), math.log(s.seconds)
+        before, last = self._slowness.get(life, 0.0), self._sizes.get(life, s.micro_batch)
+        now = level - math.log(float(self._curve(kind, at).time(s.micro_batch)))
+        change, suspect = now - before, self._suspects.pop(life, None)
+        self._sizes[life] = s.micro_batch
+        if abs(math.log(s.micro_batch / last)) >= 2 * _BIN and abs(change) >= _JUMP:
+            if suspect is not None and suspect.undone_by(change):
+                for size, seconds in ((suspect.micro_batch, suspect.log_seconds), (s.micro_batch, level)):
+                    log_seconds = seconds - suspect.slowness
+                    self._put(kind, KeptPoint(micro_batch=size, log_seconds=log_seconds, variance=s.variance, at=at))
+                now = level - math.log(float(self._curve(kind, at).time(s.micro_batch)))
+            else:
+                self._suspects[life] = _Suspect(s.micro_batch, level, before, change)
+        elif suspect is not None and abs(change) < _JUMP:
+            self._suspects[life] = suspect
+        self._slowness[life] = now
 
     def _shape(self, kind: _Kind, group: Sequence[Sighting], at: float) -> None:
         """Let the kind's curve learn; what sets one worker apart from its peers is kept out of it."""
@@ -267,6 +310,8 @@ class Devices:
         """Drop what was known of lives that are not among ``workers``; kinds stay."""
         lives = {_life(w) for w in workers}
         self._slowness = {life: value for life, value in self._slowness.items() if life in lives}
+        self._sizes = {life: size for life, size in self._sizes.items() if life in lives}
+        self._suspects = {life: suspect for life, suspect in self._suspects.items() if life in lives}
 
     # --- memory ---
 

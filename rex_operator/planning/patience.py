@@ -2,16 +2,24 @@
 
 Every change costs: a warm-up, a fresh window, and trust. Shares move only for a gain that passes a threshold; each
 further move in a row waits for more steps, and a move that did not keep its promise doubles the threshold. A search
-that found nothing is repeated only when something is new.
+that found nothing is repeated only when something is new. And where shares have just been, nothing is to be hoped for.
 """
 
 from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
 
 THRESHOLD = 0.02
 """Predicted relative gain of throughput for which shares move."""
 FIRST_STEPS = 10
 MORE_STEPS = 5
 MOST_STEPS = 100
+LATELY = 200
+"""Steps that measured shares are remembered."""
+ALIKE = 0.04
+"""Part of the batch in which two divisions may differ to count as one."""
+_PLACES = 8
 _WORST = 8.0
 _NEWS = 1.25
 """A noise scale that changed by this factor makes another batch worth a thought ..."""
@@ -61,6 +69,45 @@ class Patience:
         gain, before = self._promise
         self._promise = None
         self._doubt = 1.0 if before / step_s - 1 >= gain / 2 else min(2 * self._doubt, _WORST)
+
+
+class Trodden:
+    """How long steps took under shares that ran lately: of these a model need promise nothing.
+
+    Where a device's time jumps between two sizes, a move across the jump looks like a worker that changes its speed,
+    and the move back like one that recovers; the models then lead to and fro for ever.
+    """
+
+    def __init__(self) -> None:
+        self._here: tuple[dict[str, int], float] | None = None
+        self._left: deque[tuple[dict[str, int], float, int]] = deque(maxlen=_PLACES)
+
+    def clear(self) -> None:
+        """Team or batch are other ones now."""
+        self._here = None
+        self._left.clear()
+
+    def at(self, shares: Mapping[str, int], step_s: float) -> None:
+        """Note the usual seconds per step under the shares that run; the least ever seen of them counts."""
+        if step_s > 0:
+            before = self._here[1] if self._here is not None and self._here[0] == shares else step_s
+            self._here = dict(shares), min(before, step_s)
+
+    def leads_nowhere(self, shares: Mapping[str, int], step_s: float, step: int) -> bool:
+        """Return whether such shares ran lately and took no less than ``step_s`` seconds per step, as now."""
+        known = [took for ran, took, left in self._left if step - left <= LATELY and _alike(ran, shares)]
+        return bool(known) and step_s < (1 + THRESHOLD) * min(known)
+
+    def leave(self, step: int) -> None:
+        """The shares that run are given up at ``step``."""
+        if self._here is not None:
+            self._left.append((*self._here, step))
+            self._here = None
+
+
+def _alike(ran: Mapping[str, int], shares: Mapping[str, int]) -> bool:
+    moved = sum(abs(share - ran.get(worker, 0)) for worker, share in shares.items())
+    return moved <= ALIKE * sum(shares.values())
 
 
 class Convergence:

@@ -143,7 +143,11 @@ class Planner:
         self._known.devices.out_of_memory(worker, local_batch)
         if self._known.fits(plan):
             return None
-        trial, reason = self._trials.failed(at), words.out_of_memory(worker, local_batch)
+        reason = words.out_of_memory(worker, local_batch)
+        lower = self._trials.stepped_down(reason)
+        if lower is not None and lower.plan is not None:
+            return self._issue(lower.kind, lower.reason, lower.plan, lower.before)
+        trial = self._trials.failed(at)
         try:
             draft = self._drafting.fitting(*self._incumbent, at)
         except CannotPlan as error:

@@ -105,6 +105,10 @@ class Trial:
     """One-sided level for the better over all looks; None: half of the spec's alpha."""
     shown: float | None = None
     """Relative gain over the incumbent of the rung that it climbed from last."""
+    below: tuple[PlanDraft, float, float | None] | None = None
+    """The rung that it climbed from last: plan, useful samples per step, and what was shown before it."""
+    at_the_top: bool = False
+    """It had to step down once; it climbs no more."""
     translations: int = 0
     """Times that a worker changed its speed and the reference was carried over."""
     look: int = 1
@@ -137,9 +141,18 @@ class Trial:
 
     def climb(self, plan: PlanDraft, useful: float, shown: float, expected_gain: float) -> None:
         """Go on with a larger batch after a gain that was ``shown``; only before the first look."""
+        self.below = (self.plan, self.useful, self.shown)
         self.plan, self.useful, self.shown, self.adjustments = plan, useful, shown, 0
         told = {"global_batch": plan.global_batch, "accumulation": plan.accumulation, "expected_gain": expected_gain}
         self.choice = self.choice.model_copy(update=told)
+
+    def step_down(self) -> None:
+        """Go back to the rung below, for good."""
+        if self.below is not None:
+            self.plan, self.useful, self.shown = self.below
+            self.below, self.at_the_top, self.adjustments = None, True, 0
+            told = {"global_batch": self.plan.global_batch, "accumulation": self.plan.accumulation}
+            self.choice = self.choice.model_copy(update=told)
 
     def due(self, steps: Sequence[GroupStep]) -> Look | None:
         """Return the look that the window is ripe for, if any."""
@@ -187,6 +200,7 @@ class Trial:
         """Let samples count by another noise scale, on both sides alike; only before the first look."""
         self.reference = self.reference * (self.incumbent_useful / incumbent_useful)
         self.noise_scale, self.useful, self.incumbent_useful = noise_scale, useful, incumbent_useful
+        self.below = None  # what a step of it is worth is not known any more
 
     def _doubted(self, judgement: Judgement) -> bool:
         """Return whether what a first look found might be a slow start that is over, or a model's error."""

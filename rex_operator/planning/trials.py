@@ -145,7 +145,9 @@ class Trials:
             micro_batch = math.ceil(trial.plan.local_batches[worker.worker_id] / trial.plan.accumulation)
             if micro_batch > self._known.spec.batch.min_share:  # with less no worker can go on; and it did run
                 self._known.devices.out_of_memory(worker, micro_batch)
-            return self.roll_back(trial, "vetoed", words.overfull(trial, worker, part), at)
+            return self.stepped_down(words.overfull(trial, worker, part)) or self.roll_back(
+                trial, "vetoed", words.overfull(trial, worker, part), at
+            )
         self._revalued(trial)
         return self._climbed(trial, scene) or self._corrected(trial, window, scene) or self._judged(trial, window, at)
 
@@ -182,7 +184,8 @@ class Trials:
         return Turn("rebalanced", f"In the trial: {reason}", before, draft, Grounds(expectation=found.gain))
 
     def _climbed(self, trial: Trial, scene: Scene) -> Turn | None:
-        rung = self._policy.climb(scene, trial) if trial.look == 1 and scene.running == trial.plan else None
+        free = trial.look == 1 and not trial.at_the_top and scene.running == trial.plan
+        rung = self._policy.climb(scene, trial) if free else None
         if rung is None:
             return None
         try:
@@ -204,6 +207,18 @@ class Trials:
             draft,
             Grounds(expectation=trial.choice.expected_gain),
         )
+
+    def stepped_down(self, reason: str) -> Turn | None:
+        """Let a trial that climbed too far for the workers' memory go on a rung lower; None where there is none."""
+        trial = self.running
+        if trial is None or trial.back or trial.below is None or not self._known.fits(trial.below[0]):
+            return None
+        if self._bill is not None:
+            self._bill.climbed(self._step(), trial.useful)
+        before = trial.plan
+        trial.step_down()
+        lower = words.plan(*key(trial.plan))
+        return Turn("ceiling", f"In the trial: {reason.rstrip('.')}; it goes on with {lower}.", before, trial.plan)
 
     def _corrected(self, trial: Trial, window: Window, scene: Scene) -> Turn | None:
         early = trial.look == 1 and trial.adjustments < MAX_ADJUSTMENTS

@@ -60,6 +60,20 @@ def test_where_small_gains_are_all_there_is_none_climbs() -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
+def test_c_171_a_climb_beyond_the_memory_goes_on_a_rung_lower(seed: int) -> None:
+    run = job(seed=seed)
+    run.memory = {"a100": 150}
+    run.run(60)
+    kinds = run.kinds()
+    after = [d for d in run.planner.decisions if d.kind == "ceiling"]
+    assert after and after[0].reason.startswith("In the trial: ") and "do not fit in the memory" in after[0].reason
+    assert after[0].plan_from is not None and after[0].plan_to is not None
+    assert 64 < after[0].plan_to.global_batch < after[0].plan_from.global_batch, "not back to where it began"
+    assert "climbed" not in kinds[kinds.index("ceiling") : kinds.index("accepted")]
+    assert max(run.drafts[-1].local_batches["w0"] // run.drafts[-1].accumulation, 1) < 150
+
+
+@pytest.mark.parametrize("seed", range(3))
 def test_a_climb_that_ends_badly_is_undone_as_a_whole(seed: int) -> None:
     """The rungs look ever better, up to one at which the devices fall off a cliff."""
     run = job(tuple(Cliff(d.kind, d.fixed, d.each) for d in IDLE), seed=seed)

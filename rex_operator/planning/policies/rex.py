@@ -11,7 +11,7 @@ from rex_operator.planning.advice import team_question
 from rex_operator.planning.climbing import next_rung
 from rex_operator.planning.curves import TRUST
 from rex_operator.planning.objective import powers, weighs_samples
-from rex_operator.planning.patience import THRESHOLD, Patience
+from rex_operator.planning.patience import THRESHOLD, Patience, Trodden
 from rex_operator.planning.policies.base import About, Base, Rebalance, Rung, Scene
 from rex_operator.planning.search import SearchRequest
 from rex_operator.planning.split import Team, WorkerModel, even_split, split
@@ -44,10 +44,12 @@ class Rex(Base):
 
     def __init__(self) -> None:
         self._patience = Patience()
+        self._trodden = Trodden()
 
     def restarted(self) -> None:
         """Begin anew to count moves and to trust predictions."""
         self._patience.reset()
+        self._trodden.clear()
 
     def shares(self, scene: Scene, batch: int, accumulation: int) -> dict[str, int]:
         """Return the shares with the shortest step; equal ones until a device was measured. Raises ``CannotPlan``."""
@@ -74,12 +76,18 @@ class Rex(Base):
         if changed:
             self._patience.disturbed()
         self._patience.kept(scene.step_s)
+        if scene.running is not None:
+            self._trodden.at(scene.running.local_batches, scene.step_s)
         if not changed and not self._patience.ripe(len(scene.steps)):
             return None
         found = self._better(scene, self._patience.threshold)
-        if found is not None and changed:
+        step = scene.steps[-1].step if scene.steps else 0
+        if found is None or self._trodden.leads_nowhere(found.shares, scene.step_s, step):
+            return None
+        self._trodden.leave(step)
+        if changed:
             self._patience.followed()
-        elif found is not None and found.gain is not None:
+        elif found.gain is not None:
             self._patience.moved(found.gain, scene.step_s)
         return found
 
