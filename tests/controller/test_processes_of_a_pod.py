@@ -55,9 +55,14 @@ async def test_a_process_an_operator_and_a_pod_are_lost_and_the_others_train_on(
     now = processes(scene, "wide-w0-0")
     assert now["w0-0"] == near["w0-0"] and now["w0-1"] != near["w0-1"]
     assert processes(scene, "wide-w1-0") == far
-    pods = await scene.pods("wide")
-    assert set(pods) == {"wide-w0-0", "wide-w1-0"}
-    assert pods["wide-w0-0"]["metadata"]["annotations"]["rex.dev/counted-exits"] == "0,1"
+    assert set(await scene.pods("wide")) == {"wide-w0-0", "wide-w1-0"}
+
+    async def noted() -> bool:
+        pods = await scene.pods("wide")
+        annotations: dict[str, str] = pods["wide-w0-0"]["metadata"].get("annotations", {})
+        return annotations.get("rex.dev/counted-exits") == "0,1"
+
+    await scene.until(noted, "the pod tells which ends the status has counted")
 
     assert scene.operator.stop() == 0
     scene.operator.start()
