@@ -20,6 +20,7 @@ import yaml
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks._mixed import manifest
 from rex_operator.jobs import JobView
 from rex_operator.local.run import LocalRun
 from rex_operator.local.start import prepare
@@ -140,10 +141,10 @@ def train(policy: str, scene: str, seed: int) -> Run:
 
 async def _run(folder: Path, policy: str, scene: str, seed: int) -> Watch:
     (folder / "train.py").write_text(SCRIPT)
-    manifest = folder / "job.yaml"
-    manifest.write_text(yaml.safe_dump(_manifest(folder / "train.py", policy, scene, seed)))
+    file = folder / "job.yaml"
+    file.write_text(yaml.safe_dump(_manifest(folder / "train.py", policy, scene, seed)))
     watch = Watch()
-    prepared = prepare(manifest, folder / "run")
+    prepared = prepare(file, folder / "run")
     watch.run = LocalRun(
         prepared.job, prepared.program, prepared.directory, None, watch, max_seconds=GIVE_UP_S, emulate=True
     )
@@ -162,34 +163,19 @@ def _manifest(script: Path, policy: str, scene: str, seed: int) -> dict[str, Any
         "PROJECT": str(Path(__file__).resolve().parent.parent),
         "OMP_NUM_THREADS": "1",
     }
-    trainer = {
-        "name": "trainer",
-        "image": "none",
-        "command": ["python", str(script)],
-        "env": [{"name": name, "value": value} for name, value in env.items()],
-    }
-    return {
-        "apiVersion": "rex.dev/v1alpha1",
-        "kind": "RexJob",
-        "metadata": {"name": "policies"},
-        "spec": {
-            "workers": {"min": 4, "max": 4},
-            "pools": [
-                {"name": "a100", "maxWorkers": 2},
-                {"name": "v100", "maxWorkers": 1},
-                {"name": "t4", "maxWorkers": 1},
-            ],
-            "batch": {"initial": 64, "min": 32, "max": 512},
-            "learningRate": {"scaling": "adascale"},
-            "planner": {
-                "policy": policy,
-                "objective": "goodput",
-                "validation": {"alpha": 0.05, "minEffect": 0.02, "warmupSteps": 5, "minSteps": 20, "maxSteps": 200},
-                "search": {"maxTrials": 20, "cooldownSeconds": 2},
-            },
-            "template": {"spec": {"containers": [trainer]}},
+    return manifest(
+        "policies",
+        script,
+        env,
+        batch={"initial": 64, "min": 32, "max": 512},
+        learningRate={"scaling": "adascale"},
+        planner={
+            "policy": policy,
+            "objective": "goodput",
+            "validation": {"alpha": 0.05, "minEffect": 0.02, "warmupSteps": 5, "minSteps": 20, "maxSteps": 200},
+            "search": {"maxTrials": 20, "cooldownSeconds": 2},
         },
-    }
+    )
 
 
 def _grouped(runs: Sequence[Run]) -> dict[tuple[str, str], list[Run]]:

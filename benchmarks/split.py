@@ -30,6 +30,7 @@ import yaml
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks._mixed import manifest
 from rex_operator.jobs import JobView
 from rex_operator.local.run import LocalRun
 from rex_operator.local.start import prepare
@@ -185,10 +186,10 @@ def figures(even: Phase, planned: Phase, *, quick: bool) -> dict[str, Any]:
 
 async def _run(folder: Path, console: Console, steps: int) -> list[dict[str, Any]]:
     (folder / "train.py").write_text(SCRIPT)
-    manifest = folder / "split.yaml"
-    manifest.write_text(yaml.safe_dump(_manifest(folder / "train.py")))
+    file = folder / "split.yaml"
+    file.write_text(yaml.safe_dump(_manifest(folder / "train.py")))
     watch = Watch(console, steps + WARMUP_STEPS)
-    prepared = prepare(manifest, folder / "run")
+    prepared = prepare(file, folder / "run")
     watch.run = LocalRun(
         prepared.job, prepared.program, prepared.directory, None, watch, max_seconds=GIVE_UP_S, emulate=True
     )
@@ -201,29 +202,14 @@ async def _run(folder: Path, console: Console, steps: int) -> list[dict[str, Any
 
 
 def _manifest(script: Path) -> dict[str, Any]:
-    trainer = {
-        "name": "trainer",
-        "image": "none",
-        "command": ["python", str(script)],
-        "env": [{"name": "REX_EMULATE_SCALE", "value": str(SCALE)}, {"name": "BATCH", "value": str(BATCH)}],
-    }
-    return {
-        "apiVersion": "rex.dev/v1alpha1",
-        "kind": "RexJob",
-        "metadata": {"name": "split"},
-        "spec": {
-            "workers": {"min": 4, "max": 4},
-            "pools": [
-                {"name": "a100", "maxWorkers": 2},
-                {"name": "v100", "maxWorkers": 1},
-                {"name": "t4", "maxWorkers": 1},
-            ],
-            "batch": {"initial": BATCH, "min": BATCH, "max": BATCH},
-            "learningRate": {"scaling": "none"},
-            "planner": {"policy": "rex", "objective": "throughput", "search": {"maxTrials": 0}},
-            "template": {"spec": {"containers": [trainer]}},
-        },
-    }
+    return manifest(
+        "split",
+        script,
+        {"REX_EMULATE_SCALE": str(SCALE), "BATCH": str(BATCH)},
+        batch={"initial": BATCH, "min": BATCH, "max": BATCH},
+        learningRate={"scaling": "none"},
+        planner={"policy": "rex", "objective": "throughput", "search": {"maxTrials": 0}},
+    )
 
 
 def _table(even: Phase, planned: Phase) -> Table:

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -36,15 +35,6 @@ LEAST = 1.25
 """A rung is at least so many times the one before."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Gain:
-    """What a trial has shown so far, as a relative gain over the incumbent."""
-
-    gain: float
-    unanimous: bool
-    """Each step was better than the incumbent's median."""
-
-
 def next_rung(scene: Scene, trial: Trial, models: Sequence[WorkerModel]) -> Rung | None:
     """Return the batch to climb on to from the trial's present plan, which has run for a few steady steps; or None."""
     plan, batch = trial.plan, trial.plan.global_batch
@@ -52,7 +42,7 @@ def next_rung(scene: Scene, trial: Trial, models: Sequence[WorkerModel]) -> Rung
         return None
     shown = _shown(scene, trial)
     top = min(math.floor(batch * REACH), scene.spec.batch.max)
-    if not (shown.unanimous and shown.gain >= FAR) or top < LEAST * batch:
+    if shown < FAR or top < LEAST * batch:
         return None
     room, least = Team(models).room(1), scene.spec.batch.min_share * len(models)
     passes = max(plan.accumulation, math.ceil(top / room) if math.isfinite(room) else 1)
@@ -70,13 +60,14 @@ def next_rung(scene: Scene, trial: Trial, models: Sequence[WorkerModel]) -> Rung
     compute_s = computing(seconds[1:], scene.communication, plans[1:])
     if chance_to_fit(models, memory, plans[1:], compute_s, scene.spec.batch.min_share)[0] < LIKELY:
         return None
-    return Rung(top, passes, shown.gain, more, len(scene.early))
+    return Rung(top, passes, shown, more, len(scene.early))
 
 
-def _shown(scene: Scene, trial: Trial) -> _Gain:
+def _shown(scene: Scene, trial: Trial) -> float:
+    """Return the relative gain over the incumbent so far; 0 unless each step was better than the incumbent's median."""
     costs, _ = usable(trial.meter.spent(trial.plan, scene.early) / trial.useful)
     reference, _ = usable(trial.reference)
     if costs.size < len(scene.early) or not reference.size:
-        return _Gain(0.0, unanimous=False)
+        return 0.0
     usual = float(np.median(reference))
-    return _Gain(usual / float(np.median(costs)) - 1, bool(costs.max() < usual))
+    return usual / float(np.median(costs)) - 1 if costs.max() < usual else 0.0

@@ -145,9 +145,8 @@ class Trials:
             micro_batch = math.ceil(trial.plan.local_batches[worker.worker_id] / trial.plan.accumulation)
             if micro_batch > self._known.spec.batch.min_share:  # with less no worker can go on; and it did run
                 self._known.devices.out_of_memory(worker, micro_batch)
-            return self.stepped_down(words.overfull(trial, worker, part)) or self.roll_back(
-                trial, "vetoed", words.overfull(trial, worker, part), at
-            )
+            reason = words.overfull(trial, worker, part)
+            return self.stepped_down(reason) or self.roll_back(trial, "vetoed", reason, at)
         self._revalued(trial)
         return self._climbed(trial, scene) or self._corrected(trial, window, scene) or self._judged(trial, window, at)
 

@@ -13,13 +13,14 @@ from rex_operator.planning.power import DevicePower, TeamPower
 from rex_operator.planning.split import WorkerModel
 from rex_operator.planning.trial import Trial, steps_needed
 from rex_operator.planning.windows import GroupStep
+from tests.planning.test_nothing_without_evidence import verdict_of
 
 PLAN = PlanDraft(96, 1, {"w0": 64, "w1": 32}, 1.0)
 CHOICE = CandidateSummary(global_batch=96, accumulation=1, expected_gain=0.0, ei=0.0)
 CURVE = StepTimeCurve.fit([Point(b, 0.01 + 0.001 * b) for b in (8.0, 32.0, 128.0)])
 MODELS, POWERS = [WorkerModel("w0", CURVE), WorkerModel("w1", CURVE)], [DevicePower(60, 400), DevicePower(10, 70)]
 METER = Meter("energy", (WorkerInfo("w0", "a", "a100"), WorkerInfo("w1", "b", "t4")), TeamPower(MODELS, POWERS))
-TRIALS, LENGTH, BEFORE, CHANGE = 120, 1600, 300, 10
+TRIALS, LENGTH, BEFORE = 120, 1600, 300
 
 
 def ar1(rng: np.random.Generator, rho: float) -> np.ndarray:
@@ -45,20 +46,7 @@ def verdict(seen: list[GroupStep], spec: Validation, saved: float = 0.0) -> str:
     keep = 2 * steps_needed(spec, costs[:BEFORE])
     useful = 1.0 / (1 - saved)
     trial = Trial(PLAN, PLAN, CHOICE, costs[BEFORE - keep : BEFORE], np.zeros(0), useful, spec, METER)
-    begin = BEFORE
-    while True:
-        rest = seen[begin : begin + spec.max_steps]
-        for n in range(5, len(rest) + 1, 5):
-            look = trial.due(rest[:n])
-            judgement = None if look is None else trial.judge(look, rest[:n])
-            if look is not None and judgement is not None and (judgement.verdict != "open" or look.final):
-                return judgement.verdict
-            if trial.ends(rest[:n]):
-                trial.go_back(rest[:n])
-                begin += n + CHANGE
-                break
-        else:
-            return "open"
+    return verdict_of(trial, BEFORE, lambda begin: seen[begin : begin + spec.max_steps])
 
 
 @pytest.mark.parametrize("rho", [0.0, 0.6])

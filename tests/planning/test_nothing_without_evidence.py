@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
@@ -29,10 +29,18 @@ def run_trial(times: np.ndarray, before: int, spec: Validation, gain: float = 0.
     """Run one trial on a series, its plan so much faster: the looks come as steps arrive, and so does the way back."""
     keep = min(before, 2 * steps_needed(spec, times[:before]))
     trial = Trial(PLAN, PLAN, CHOICE, times[before - keep : before], np.zeros(0), 1.0, spec)
-    begin = before
-    while True:
+
+    def onwards(begin: int) -> list[GroupStep]:
         pace = 1.0 if trial.back else 1 + gain
-        rest = [group_step(i, float(t) / pace) for i, t in enumerate(times[begin : begin + spec.max_steps])]
+        return [group_step(i, float(t) / pace) for i, t in enumerate(times[begin : begin + spec.max_steps])]
+
+    return verdict_of(trial, before, onwards)
+
+
+def verdict_of(trial: Trial, begin: int, onwards: Callable[[int], Sequence[GroupStep]]) -> str:
+    """Let the steps that follow from ``begin`` on arrive by fives; return the trial's verdict."""
+    while True:
+        rest = onwards(begin)
         for n in range(5, len(rest) + 1, 5):
             look = trial.due(rest[:n])
             judgement = None if look is None else trial.judge(look, rest[:n])
