@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -47,9 +48,9 @@ def say(request: pytest.FixtureRequest) -> Say:
     return line
 
 
-@pytest.fixture(scope="session")
-def api_server(say: Say) -> Iterator[ApiServer]:
-    """A control plane of this session's own. Needs no root."""
+@contextmanager
+def control_plane(say: Say) -> Iterator[ApiServer]:
+    """A control plane of one's own, while the context lasts. Needs no root."""
     binaries = programs.find(programs.CONTROL_PLANE, say)
     name, held = _place("api")
     remove(name)
@@ -60,6 +61,13 @@ def api_server(say: Say) -> Iterator[ApiServer]:
     finally:
         remove(name)
         os.close(held)
+
+
+@pytest.fixture(scope="session")
+def api_server(say: Say) -> Iterator[ApiServer]:
+    """The session's control plane, on which an operator may be at work."""
+    with control_plane(say) as made:
+        yield made
 
 
 @pytest.fixture(scope="session")

@@ -17,9 +17,14 @@ def _established(crd: Object) -> bool:
     return any(c["type"] == "Established" and c["status"] == "True" for c in conditions)
 
 
+def knowing_rexjobs(server: ApiServer) -> ApiServer:
+    """Return the API server once it knows RexJobs."""
+    server.kubectl("apply", "--server-side", "-f", str(CRD))
+    server.kubectl.wait("crd", "rexjobs.rex.dev", _established, what="established", seconds=30)
+    return server
+
+
 @pytest.fixture(scope="session")
 def rex_server(api_server: ApiServer) -> ApiServer:
-    """The API server, knowing RexJobs."""
-    api_server.kubectl("apply", "--server-side", "-f", str(CRD))
-    api_server.kubectl.wait("crd", "rexjobs.rex.dev", _established, what="established", seconds=30)
-    return api_server
+    """The session's API server, knowing RexJobs."""
+    return knowing_rexjobs(api_server)

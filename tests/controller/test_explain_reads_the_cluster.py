@@ -23,7 +23,9 @@ from rex_operator.planning import Planner
 from tests.api.manifests import manifest
 from tests.cli.test_explain import ALL
 from tests.cli.test_screen import training as view_of
-from tests.cluster.fixtures import ApiServer
+from tests.cluster.fixtures import ApiServer, control_plane
+from tests.cluster.shell import Say
+from tests.controller.server import knowing_rexjobs
 from tests.planning.simulated import spec
 
 pytestmark = pytest.mark.component
@@ -82,11 +84,12 @@ class Place:
 
 
 @pytest.fixture(scope="module")
-def place(rex_server: ApiServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    made = Place(rex_server, tmp_path_factory.mktemp("users"))
-    made.decided("digits")
-    yield made
-    made.kubectl("delete", "namespace", made.name, "--wait=false")
+def place(say: Say, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    """On a server of its own: an operator on the session's would write the state and status of these jobs as well."""
+    with control_plane(say) as server:
+        made = Place(knowing_rexjobs(server), tmp_path_factory.mktemp("users"))
+        made.decided("digits")
+        yield made
 
 
 def rex(*words: str) -> tuple[int, str]:
