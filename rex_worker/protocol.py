@@ -36,6 +36,7 @@ Count = Annotated[int, Field(ge=0, le=MAX_SAMPLES)]
 Positive = Annotated[int, Field(ge=1, le=MAX_SAMPLES)]
 Seconds = Annotated[float, Field(ge=0, le=1e7)]
 Port = Annotated[int, Field(ge=1, le=65535)]
+Passes = Annotated[int, Field(ge=1, le=1024)]
 
 
 class Message(BaseModel):
@@ -60,9 +61,12 @@ class Plan(DownMessage):
     generation: Count
     version: Positive
     global_batch: Positive
-    accumulation: Annotated[int, Field(ge=1, le=1024)] = 1
+    accumulation: Passes = 1
+    """Passes per optimiser step that a worker takes at most."""
     local_batches: Annotated[dict[WorkerId, Positive], Field(min_length=1, max_length=MAX_WORKERS)]
-    """Samples per worker and optimiser step, over all accumulation passes; they sum to ``global_batch``."""
+    """Samples per worker and optimiser step, over all of its passes; they sum to ``global_batch``."""
+    passes: Annotated[dict[WorkerId, Passes], Field(max_length=MAX_WORKERS)] = {}
+    """Passes of each worker that takes fewer than ``accumulation``."""
     learning_rate_factor: Annotated[float, Field(gt=0, le=1e6)] = 1.0
     """The worker's rate is base rate x this, set anew each step: repeated changes never compound."""
     warmup_samples: Count = 0
@@ -76,7 +80,14 @@ class Plan(DownMessage):
         total = sum(self.local_batches.values())
         if total != self.global_batch:
             raise ValueError(f"local batches sum to {total}, global batch is {self.global_batch}")
+        for worker_id, passes in self.passes.items():
+            if worker_id not in self.local_batches or passes > self.accumulation:
+                raise ValueError(f"{passes} passes of {worker_id}: not a worker of the plan, or more than accumulation")
         return self
+
+    def passes_of(self, worker_id: str) -> int:
+        """Return in how many passes a worker takes its share."""
+        return self.passes.get(worker_id, self.accumulation)
 
 
 class Member(DownMessage):
@@ -166,6 +177,8 @@ class Ready(Message):
     """Samples of the whole run, 0 when not known; progress is samples / total_samples."""
     adaptive: bool = False
     """The optimiser divides by the gradient's own size (Adam and its kin), so that other rules suit its rate."""
+    equal_passes: bool = False
+    """All workers must run equally many passes per step: the parts of a sharded model are gathered in each."""
 
 
 Mark = Literal["first", "checkpoint", "evaluation", "after-change"]

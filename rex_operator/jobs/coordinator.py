@@ -207,7 +207,7 @@ class Coordinator:
             case OutOfMemory():
                 self._out_of_memory(life, message, now)
             case Ready():
-                self.planner.optimizer_is(adaptive=message.adaptive)
+                self.planner.script_is(adaptive=message.adaptive, equal_passes=message.equal_passes)
                 self.known.take_in(life, message, now)
                 self.planner.length_is(self.progress.total_samples)
             case _:

@@ -53,6 +53,7 @@ class Group:
             saved.plan.learning_rate_factor,
             saved.plan.warmup_samples,
             saved.plan.initial_batch,
+            dict(saved.plan.passes),
         )
         group.membership = group._message(saved.checkpoint_step)
         return group
@@ -78,6 +79,7 @@ class Group:
             learning_rate_factor=draft.learning_rate_factor,
             warmup_samples=draft.warmup_samples,
             initial_batch=draft.initial_batch,
+            passes=dict(draft.passes),
             sync_mode=self.sync_mode,
         )
         return self.plan

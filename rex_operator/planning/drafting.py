@@ -25,15 +25,22 @@ class Drafting:
 
     def exactly(self, batch: int, accumulation: int, at: float) -> PlanDraft:
         """Return the plan for a batch in so many passes. Raises ``CannotPlan``."""
-        known = self._known
+        known, scene = self._known, self.scene(None, at)
+        shares = self._policy.shares(scene, batch, accumulation)
         return PlanDraft(
             batch,
             accumulation,
-            self._policy.shares(self.scene(None, at), batch, accumulation),
+            shares,
             known.learning_rate_factor(batch),
             known.warmup_samples(batch),
             known.spec.batch.initial,
+            self._policy.passes(scene, shares, accumulation),
         )
+
+    def reshared(self, plan: PlanDraft, shares: Mapping[str, int], at: float) -> PlanDraft:
+        """Return the plan with other shares of the same batch."""
+        passes = self._policy.passes(self.scene(plan, at), shares, plan.accumulation)
+        return replace(plan, local_batches=dict(shares), passes=passes)
 
     def rescaled(self, plan: PlanDraft) -> PlanDraft | None:
         """Return the plan with the learning rate that the noise scale now asks for; None while that is the same."""
@@ -74,8 +81,3 @@ class Drafting:
             f"no batch from {bounds.min} to {bounds.max} gives each worker batch.minShare ({bounds.min_share}) samples"
             f" in each pass and fits in memory, which holds {room} samples a pass; widen the range or lower minShare"
         )
-
-
-def reshared(plan: PlanDraft, shares: Mapping[str, int]) -> PlanDraft:
-    """Return the plan with other shares of the same batch."""
-    return replace(plan, local_batches=dict(shares))

@@ -41,6 +41,7 @@ class Knowledge:
         self.noise = NoiseEstimator(saved.noise if saved else None)
         self.rate_noise = saved.rate_noise if saved else None
         self.adaptive = saved.adaptive if saved else False
+        self.equal_passes = saved.equal_passes if saved else False
         self.devices = Devices(saved.devices if saved else None, spec.batch.min_share)
         self.gauge = Gauge(self.devices)
         self._billing: tuple[tuple[int, int, int], Meter] | None = None
@@ -212,4 +213,5 @@ class Knowledge:
             noise=self.noise.scale(),
             measured=self.history.measured(at),
             remaining_samples=self.remaining_samples(),
+            equal_passes=self.equal_passes,
         )

@@ -20,7 +20,7 @@ import numpy as np
 from rex_operator.api.spec import RexJobSpec
 from rex_operator.planning import words
 from rex_operator.planning.cooldown import Cooldown
-from rex_operator.planning.drafting import Drafting, reshared
+from rex_operator.planning.drafting import Drafting
 from rex_operator.planning.journal import Grounds, Journal
 from rex_operator.planning.knowledge import Knowledge
 from rex_operator.planning.policies import POLICIES, Policy, Scene
@@ -87,9 +87,13 @@ class Planner:
         """Whether no batch is likely enough to be better, for now."""
         return self._seeking.convergence.reached
 
-    def optimizer_is(self, *, adaptive: bool) -> None:
-        """Learn whether the script's optimiser divides by the gradient's own size; the next draft goes by it."""
-        self._known.adaptive = adaptive
+    def script_is(self, *, adaptive: bool, equal_passes: bool = False) -> None:
+        """Learn of the script; the next draft goes by it.
+
+        ``adaptive``: its optimiser divides by the gradient's own size. ``equal_passes``: all workers must run equally
+        many passes.
+        """
+        self._known.adaptive, self._known.equal_passes = adaptive, equal_passes
 
     def length_is(self, samples: int) -> None:
         """Learn how many samples the whole run trains on; 0: not known. Near its end no trial pays."""
@@ -209,7 +213,7 @@ class Planner:
         if found is None:
             return None
         reason = words.rebalanced(found, change, window.workers, self._known.workers)
-        draft = reshared(running, found.shares)
+        draft = self._drafting.reshared(running, found.shares, at)
         return self._issue("rebalanced", reason, draft, running, expectation=found.gain)
 
     def _adopt(self, running: PlanDraft, at: float) -> PlanDraft | None:
@@ -321,6 +325,7 @@ class Planner:
             noise=known.noise.state(),
             rate_noise=known.rate_noise,
             adaptive=known.adaptive,
+            equal_passes=known.equal_passes,
             devices=known.devices.state(),
             history=known.history.state(),
             exchanges=known.exchanges.state(),

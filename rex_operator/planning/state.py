@@ -33,6 +33,8 @@ class PlannerState(Record):
     """The noise scale that the learning rate goes by."""
     adaptive: bool = False
     """The script's optimiser divides by the gradient's own size."""
+    equal_passes: bool = False
+    """All workers of the script must run equally many passes."""
     devices: DevicesState = DevicesState()
     history: Annotated[tuple[KeptMeasure, ...], Field(max_length=MAX_KEPT)] = ()
     exchanges: Annotated[tuple[KeptExchange, ...], Field(max_length=MAX_EXCHANGES)] = ()

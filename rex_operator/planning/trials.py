@@ -15,7 +15,7 @@ import numpy as np
 from rex_operator.planning import words
 from rex_operator.planning.budget import BudgetState, ErrorBudget
 from rex_operator.planning.cooldown import Cooldown, direction
-from rex_operator.planning.drafting import Drafting, reshared
+from rex_operator.planning.drafting import Drafting
 from rex_operator.planning.journal import Grounds
 from rex_operator.planning.knowledge import Knowledge
 from rex_operator.planning.objective import useful_samples
@@ -177,7 +177,7 @@ class Trials:
         found = self._policy.rebalance(scene)
         if found is None:
             return None
-        before, draft = trial.plan, reshared(trial.plan, found.shares)
+        before, draft = trial.plan, self._drafting.reshared(trial.plan, found.shares, scene.at)
         trial.plan = draft
         reason = words.rebalanced(found, change, window.workers, self._known.workers)
         return Turn("rebalanced", f"In the trial: {reason}", before, draft, Grounds(expectation=found.gain))
@@ -224,7 +224,7 @@ class Trials:
         found = self._policy.rebalance(scene) if early else None
         if found is None:
             return None
-        before, draft = trial.plan, reshared(trial.plan, found.shares)
+        before, draft = trial.plan, self._drafting.reshared(trial.plan, found.shares, scene.at)
         trial.restart(draft)
         reason = words.rebalanced(found, None, window.workers, self._known.workers)
         return Turn("rebalanced", f"In the trial: {reason}", before, draft, Grounds(expectation=found.gain))

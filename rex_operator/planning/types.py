@@ -7,6 +7,7 @@ way, a view for the screen) is a frozen dataclass; what is kept is a pydantic mo
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
@@ -66,13 +67,24 @@ class PlanDraft:
 
     global_batch: int
     accumulation: int
+    """Passes per optimiser step that a worker takes at most."""
     local_batches: Mapping[str, int]
-    """Samples per worker and optimiser step, over all accumulation passes."""
+    """Samples per worker and optimiser step, over all of its passes."""
     learning_rate_factor: float
     warmup_samples: int = 0
     """Samples of the job over which the rate climbs to its full height."""
     initial_batch: int = 0
     """The batch that the script's rate and schedule are meant for; 0: this one."""
+    passes: Mapping[str, int] = field(default_factory=dict)
+    """Passes of each worker that takes fewer than ``accumulation``."""
+
+    def passes_of(self, worker_id: str) -> int:
+        """Return in how many passes a worker takes its share."""
+        return self.passes.get(worker_id, self.accumulation)
+
+    def micro_batch(self, worker_id: str) -> int:
+        """Return the samples of the worker's largest pass."""
+        return math.ceil(self.local_batches[worker_id] / self.passes_of(worker_id))
 
 
 class Record(BaseModel):

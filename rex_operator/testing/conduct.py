@@ -55,6 +55,9 @@ class _Watched:
         _unchanged("shares", before, scene)
         return answer
 
+    def passes(self, scene: Scene, shares: Mapping[str, int], accumulation: int) -> dict[str, int]:
+        return self._policy.passes(scene, shares, accumulation)
+
     def rebalance(self, scene: Scene) -> Rebalance | None:
         before = _picture(scene)
         answer = self._policy.rebalance(scene)

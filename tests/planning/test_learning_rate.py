@@ -155,7 +155,7 @@ def test_an_adaptive_optimizer_gets_the_square_root_and_is_remembered() -> None:
     job = noisy_job(at_batch(32), scaling="adascale")
     plain = job.drafts[-1].learning_rate_factor
     assert plain == 0.5
-    job.planner.optimizer_is(adaptive=True)
+    job.planner.script_is(adaptive=True)
     job.join({}, leave=["w3"])
     assert job.drafts[-1].learning_rate_factor == pytest.approx(math.sqrt(plain))
     again = noisy_job(job.planner.state(), scaling="adascale")

@@ -83,6 +83,8 @@ class Scene:
     measured: tuple[Measured, ...] = ()
     remaining_samples: int | None = None
     """Samples that the job has left to train on; None: not known."""
+    equal_passes: bool = False
+    """All workers must run equally many passes."""
 
     @property
     def noise_scale(self) -> float | None:
@@ -152,6 +154,10 @@ class Policy(Protocol):
         """Return the samples per worker and step; they sum to ``batch``. Raises ``CannotPlan``."""
         ...
 
+    def passes(self, scene: Scene, shares: Mapping[str, int], accumulation: int) -> dict[str, int]:
+        """Return the passes of each worker that takes its share in fewer than ``accumulation``."""
+        ...
+
     def rebalance(self, scene: Scene) -> Rebalance | None:
         """Return better shares of the running batch, if they are worth a change."""
         ...
@@ -182,6 +188,10 @@ class Base:
 
     def restarted(self) -> None:
         """Remember nothing."""
+
+    def passes(self, scene: Scene, shares: Mapping[str, int], accumulation: int) -> dict[str, int]:
+        """Return nothing: all workers take equally many passes."""
+        return {}
 
     def rebalance(self, scene: Scene) -> Rebalance | None:
         """Return None: the shares stay."""
