@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 from rex_operator.planning import PlannerState
@@ -56,7 +56,10 @@ class _Watched:
         return answer
 
     def passes(self, scene: Scene, shares: Mapping[str, int], accumulation: int) -> dict[str, int]:
-        return self._policy.passes(scene, shares, accumulation)
+        before = _picture(scene)
+        answer = self._policy.passes(scene, shares, accumulation)
+        _unchanged("passes", before, scene)
+        return answer
 
     def rebalance(self, scene: Scene) -> Rebalance | None:
         before = _picture(scene)
