@@ -206,8 +206,9 @@ def _report(
     compute = []
     for info, factor in zip(infos, noise, strict=True):
         fixed, each = KINDS[info.device]
-        share = draft.local_batches[info.worker_id] / draft.accumulation
-        compute.append((fixed + each * share) * draft.accumulation * factor * slow.get(info.worker_id, 1.0))
+        passes = draft.passes_of(info.worker_id)
+        share = draft.local_batches[info.worker_id] / passes
+        compute.append((fixed + each * share) * passes * factor * slow.get(info.worker_id, 1.0))
     took = max(compute) + 0.004
     for info, seconds in zip(infos, compute, strict=True):
         report = StepReport.model_construct(

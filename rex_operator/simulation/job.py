@@ -112,30 +112,28 @@ class Job:
         self.plan = draft
         self.drafts.append(draft)
         self.version += 1
-        compute = {w: self._seconds(w, share, draft.accumulation) for w, share in draft.local_batches.items()}
-        self._means = compute, self._communication(draft.local_batches, draft.accumulation)
+        self._means = self._seconds(draft, draft.local_batches)
         self.planner.plan_running(self.version, self.generation, draft, self.step + 1, self.now)
 
     # --- how long a step takes ----------------------------------------------------------------------------------------
 
-    def _seconds(self, worker: str, share: int, accumulation: int) -> float:
-        """The device's mean seconds, if nothing slowed it."""
-        return self.devices[worker].seconds(share / accumulation) * accumulation
-
-    def _communication(self, shares: Mapping[str, int], accumulation: int) -> float:
-        if self.communication is None:
-            return self.overhead_s
-        group = ((self.devices[w], share / accumulation) for w, share in shares.items())
-        return self.overhead_s + self.communication.seconds(group)
+    def _seconds(self, plan: PlanDraft, shares: Mapping[str, int]) -> tuple[dict[str, float], float]:
+        """Mean seconds of each worker's passes, if nothing slowed it, and of what comes after its last one."""
+        compute, micro = {}, []
+        for worker, share in shares.items():
+            device, passes = self.devices[worker], _passes(plan, worker, share)
+            compute[worker] = device.seconds(share / passes) * passes
+            micro.append((device, share / passes))
+        return compute, self.overhead_s + (self.communication.seconds(micro) if self.communication else 0.0)
 
     def compute_s(self, worker: str, plan: PlanDraft) -> float:
         """Return the worker's true mean seconds per step under a plan, now."""
-        return self._seconds(worker, plan.local_batches[worker], plan.accumulation) * self.slow.get(worker, 1.0)
+        return self._seconds(plan, plan.local_batches)[0][worker] * self.slow.get(worker, 1.0)
 
     def step_s(self, plan: PlanDraft) -> float:
         """Return the mean seconds per step under a plan, but for the noise."""
-        slowest = max(self.compute_s(w, plan) for w in self.devices)
-        return slowest + self._communication(plan.local_batches, plan.accumulation)
+        compute, after = self._seconds(plan, plan.local_batches)
+        return max(seconds * self.slow.get(worker, 1.0) for worker, seconds in compute.items()) + after
 
     def goodput(self, plan: PlanDraft) -> float:
         """Return the useful samples per second under a plan, now."""
@@ -166,8 +164,7 @@ class Job:
             shares, total, (means, communication) = plan.local_batches, plan.global_batch, self._means
         else:
             shares, total = _part(plan, left), left
-            means = {w: self._seconds(w, share, plan.accumulation) for w, share in shares.items()}
-            communication = self._communication(shares, plan.accumulation)
+            means, communication = self._seconds(plan, shares)
         workers = list(shares)
         slow, noise = self.slow, self._disturb(workers)
         compute = [means[w] * slow.get(w, 1.0) * factor for w, factor in zip(workers, noise, strict=True)]
@@ -184,7 +181,8 @@ class Job:
         whole = 1.0 + phi / total * float(self.rng.chisquare(_FREEDOM)) / _FREEDOM
         loss = self.loss(self.progress, plan.global_batch) * max(0.1, float(self.rng.normal(1.0, 0.05)))
         squares = self.rng.chisquare(_FREEDOM, len(workers)) / _FREEDOM
-        first = math.ceil(total / plan.accumulation) if len(workers) == 1 < plan.accumulation else 0
+        first = math.ceil(total / _passes(plan, workers[0], total)) if len(workers) == 1 else 0
+        first = first if first < total else 0
         finite = math.isfinite(loss)
         for worker, share, seconds, square in zip(workers, shares.values(), compute, squares.tolist(), strict=True):
             report = StepReport.model_construct(
@@ -204,7 +202,7 @@ class Job:
                 global_grad_sq=whole,
                 first_pass=first,
                 first_pass_sq=1.0 + phi / first * float(self.rng.chisquare(_FREEDOM)) / _FREEDOM if first else None,
-                peak_bytes=self._peak(worker, share / plan.accumulation),
+                peak_bytes=self._peak(worker, share / _passes(plan, worker, share)),
                 marks=[],
             )
             self.planner.observe(worker, f"{worker}-life", self.generation, report, self.now)
@@ -212,7 +210,7 @@ class Job:
 
     def _overfull(self, plan: PlanDraft) -> tuple[str, int] | None:
         for worker, device in self.devices.items() if self.memory else ():
-            micro = math.ceil(plan.local_batches[worker] / plan.accumulation)
+            micro = plan.micro_batch(worker)
             if micro > self.memory.get(device.kind, micro):
                 return worker, micro
         return None
@@ -259,6 +257,11 @@ class Job:
     def kinds(self) -> list[str]:
         """Return the kinds of the decisions that the planner remembers."""
         return [decision.kind for decision in self.planner.decisions]
+
+
+def _passes(plan: PlanDraft, worker: str, share: int) -> int:
+    """In how many passes a worker takes ``share`` samples under a plan: none of them is empty."""
+    return max(1, min(plan.passes_of(worker), share))
 
 
 def _part(plan: PlanDraft, samples: int) -> dict[str, int]:

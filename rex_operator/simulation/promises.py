@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 
 from rex_operator.api.spec import BatchRange
@@ -25,8 +24,12 @@ def check(draft: PlanDraft, bounds: BatchRange, ceilings: Mapping[str, int | Non
         raise BrokenPromise(f"shares {dict(shares)} sum to {sum(shares.values())}, not to {draft.global_batch}")
     if not bounds.min <= draft.global_batch <= bounds.max:
         raise BrokenPromise(f"batch {draft.global_batch} is outside {bounds.min}..{bounds.max}")
-    if min(shares.values()) < (1 if least == 1 else least * draft.accumulation):
-        raise BrokenPromise(f"a share of {dict(shares)} is below {least} in each of {draft.accumulation} passes")
+    for worker, passes in draft.passes.items():
+        if worker not in shares or not 1 <= passes < draft.accumulation:
+            raise BrokenPromise(f"{passes} passes of {worker}: not of this group, or not 1 to {draft.accumulation - 1}")
     for worker, ceiling in ceilings.items():
-        if ceiling is not None and math.ceil(shares[worker] / draft.accumulation) > ceiling:
-            raise BrokenPromise(f"{worker} gets {shares[worker]} in {draft.accumulation} passes and holds {ceiling}")
+        share, passes = shares[worker], draft.passes_of(worker)
+        if share < (1 if least == 1 else least * passes):
+            raise BrokenPromise(f"{worker} gets {share} samples, below {least} in each of {passes} passes")
+        if ceiling is not None and draft.micro_batch(worker) > ceiling:
+            raise BrokenPromise(f"{worker} gets {share} in {passes} passes and holds {ceiling}")

@@ -41,17 +41,21 @@ def any_batch(make: Make) -> None:
         ceilings = [int(c) if c < 120 else None for c in rng.integers(1, 240, int(rng.integers(1, 7)))]
         team = tuple(WorkerInfo(f"w{i}", f"life-{i}", f"d{i % 3}", most) for i, most in enumerate(ceilings))
         scene = Scene(bounds, team, Devices(None, least), Cooldown(1.0), 0.0)
+        policy = make()
         try:
-            shares = make().shares(scene, batch, passes)
+            shares = policy.shares(scene, batch, passes)
         except CannotPlan:
             continue
+        own = policy.passes(scene, shares, passes)
         asked = f"batch {batch} in {passes} passes, ceilings {ceilings}, least share {least}"
         demand(set(shares) == {w.worker_id for w in team}, f"{asked}: shares for {sorted(shares)}")
         demand(sum(shares.values()) == batch, f"{asked}: shares {shares} sum to {sum(shares.values())}")
         for worker in team:
-            share, most = shares[worker.worker_id], worker.max_local_batch
-            demand(share >= (1 if least == 1 else least * passes), f"{asked}: {worker.worker_id} gets {share}")
-            demand(most is None or math.ceil(share / passes) <= most, f"{asked}: {worker.worker_id} gets {share}")
+            share, most, runs = shares[worker.worker_id], worker.max_local_batch, own.get(worker.worker_id, passes)
+            gets = f"{asked}: {worker.worker_id} gets {share} in {runs}"
+            demand(1 <= runs <= passes, gets)
+            demand(share >= (1 if least == 1 else least * runs), gets)
+            demand(most is None or math.ceil(share / runs) <= most, gets)
 
 
 def least_share(make: Make) -> None:

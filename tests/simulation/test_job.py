@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rex_operator.planning import Planner
+from rex_operator.planning import PlanDraft, Planner
 from rex_operator.planning.policies import POLICIES
 from rex_operator.simulation import promises, scenario
-from rex_operator.simulation.devices import Bent
+from rex_operator.simulation.devices import Bent, Device
 from rex_operator.simulation.job import Job
 from rex_operator.simulation.run import Result, run
 from rex_operator.simulation.scenario import Event, Scenario
@@ -98,13 +100,34 @@ def test_a_plan_that_breaks_a_promise_stops_the_simulation() -> None:
     for wrong, says in (
         (replace(job.plan, global_batch=65), "sum to 64, not to 65"),
         (replace(job.plan, local_batches={"w0": 64}), "the group is"),
-        (replace(job.plan, local_batches={**job.plan.local_batches, "w0": 0, "w1": 32}), "is below 1"),
+        (replace(job.plan, local_batches={**job.plan.local_batches, "w0": 0, "w1": 32}), "0 samples, below 1 in each"),
         (replace(job.plan, global_batch=16, local_batches=dict.fromkeys(free, 4)), "outside 32..1024"),
     ):
         with pytest.raises(promises.BrokenPromise, match=says):
             promises.check(wrong, bounds, free)
     with pytest.raises(promises.BrokenPromise, match="w0 gets 16 in 1 passes and holds 15"):
         promises.check(job.plan, bounds, {**free, "w0": 15})
+
+
+def test_promises_hold_for_each_worker_in_its_own_passes() -> None:
+    bounds = spec(min_share=3).batch
+    plan = PlanDraft(64, 4, {"w0": 50, "w1": 14}, 1.0, passes={"w1": 2})
+    promises.check(plan, bounds, {"w0": 13, "w1": 7})
+    for most, says in (
+        ({"w0": 12, "w1": 7}, "w0 gets 50 in 4 passes and holds 12"),
+        ({"w0": 13, "w1": 6}, "w1 gets 14 in 2 passes and holds 6"),
+    ):
+        with pytest.raises(promises.BrokenPromise, match=says):
+            promises.check(plan, bounds, most)
+    for passes, says in (
+        ({"w1": 4}, "4 passes of w1: not of this group, or not 1 to 3"),
+        ({"w9": 1}, "1 passes of w9"),
+        ({}, "w1 gets 14 samples, below 4 in each of 4 passes"),
+    ):
+        with pytest.raises(promises.BrokenPromise, match=says):
+            promises.check(
+                replace(plan, passes=passes), spec(min_share=4 if not passes else 3).batch, {"w0": 50, "w1": 14}
+            )
 
 
 def test_an_epoch_is_used_to_its_last_sample_and_its_last_step_is_short() -> None:
@@ -135,6 +158,51 @@ def test_a_step_that_runs_out_of_memory_costs_its_time_and_trains_nothing() -> N
         job.one_step()
     assert job.plan is not None and math.ceil(job.plan.local_batches["w3"] / job.plan.accumulation) <= 10
     assert job.step == 1 and job.samples == 64 and job.progress == pytest.approx(64)
+
+
+def with_passes(shares: dict[str, int], accumulation: int, passes: dict[str, int], **more: Any) -> Job:
+    """A job that has taken up a plan whose workers have their own passes."""
+    batch = sum(shares.values())
+    job = Job.of(Planner(spec(batch, policy="even"), np.random.default_rng(0)), MIX[: len(shares)], noise=0.0, **more)
+    job._take_up(PlanDraft(batch, accumulation, shares, 1.0, passes=passes))
+    return job
+
+
+@dataclass(frozen=True)
+class Slowest:
+    """Communication that takes as long as the largest micro-batch has samples."""
+
+    def seconds(self, micro_batches: Iterable[tuple[Device, float]]) -> float:
+        return max(size for _, size in micro_batches)
+
+
+def test_each_worker_takes_as_long_as_its_own_passes() -> None:
+    shares = {"w0": 40, "w1": 24}
+    job = with_passes(shares, 4, {"w1": 1}, communication=Slowest(), overhead_s=0.5)
+    assert job.plan is not None
+    assert job.compute_s("w0", job.plan) == pytest.approx(4 * MIX[0].seconds(10))
+    assert job.compute_s("w1", job.plan) == pytest.approx(MIX[1].seconds(24))
+    assert job.step_s(job.plan) == pytest.approx(4 * MIX[0].seconds(10) + 0.5 + 24), "of the largest micro-batch"
+
+
+def test_a_worker_with_few_samples_in_a_short_step_runs_no_empty_pass() -> None:
+    job = with_passes({"w0": 48, "w1": 16}, 4, {}, epoch=72, overhead_s=0.0)
+    job.one_step()
+    before = job.now
+    job.one_step()
+    assert job.samples == 72
+    assert job.now - before == pytest.approx(max(4 * MIX[0].seconds(1.5), 2 * MIX[1].seconds(1)))
+
+
+def test_memory_is_that_of_each_workers_largest_pass() -> None:
+    shares = {"w0": 40, "w1": 24}
+    fits = with_passes(shares, 4, {"w1": 1}, memory={"a100": 24}, bytes_per_sample={"a100": (2400, 24)})
+    fits.one_step()
+    assert fits.lost_steps == 0 and fits.step == 1
+    assert [fits._peak(w, size) for w, size in (("w0", 10), ("w1", 24))] == [1000, 2400]
+    full = with_passes(shares, 4, {"w1": 1}, memory={"a100": 23})
+    full.one_step()
+    assert full.lost_steps == 1 and full.step == 0
 
 
 def test_a_larger_batch_than_the_base_is_worth_less_than_its_samples() -> None:
