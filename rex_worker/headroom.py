@@ -26,7 +26,10 @@ log = logging.getLogger("rex.memory")
 
 
 class Headroom:
-    """One worker's knowledge of its memory. ``peak`` and ``total`` are bytes, 0 on a device without its own memory."""
+    """One worker's knowledge of its memory. ``peak`` and ``total`` are bytes, 0 on a device without its own memory.
+
+    With ``together`` all workers run each pass together, and so equally many.
+    """
 
     def __init__(
         self,
@@ -36,6 +39,8 @@ class Headroom:
         judge: Judge,
         meter: Meter,
         rewind: Rewind,
+        *,
+        together: bool = False,
     ) -> None:
         self._worker_id = worker_id
         self._link = link
@@ -43,6 +48,7 @@ class Headroom:
         self._judge = judge
         self._meter = meter
         self._rewind = rewind
+        self._together = together
         self._ran = 0
         self._failed: int | None = None
         self._refused: tuple[int, int] | None = None
@@ -81,13 +87,17 @@ class Headroom:
         self._ran = min(self._ran, samples - 1)
         self._tell(plan, samples, message)
 
+    # --- plans ------------------------------------------------------------------------------------------------------
+
+    def passes(self, plan: Plan) -> int:
+        """In how many passes the plan has this worker take its share."""
+        return plan.accumulation if self._together else plan.passes_of(self._worker_id)
+
     def pass_limit(self, plan: Plan) -> int | None:
         """The most samples per pass, where the plan asks for more than ever fitted; None: as the plan says."""
-        if self._failed is None or largest_pass(plan, self._worker_id) < self._failed:
+        if self._failed is None or self._largest_pass(plan) < self._failed:
             return None
         return max(1, self._failed // 2)
-
-    # --- plans ------------------------------------------------------------------------------------------------------
 
     def held_version(self, term: Term) -> int:
         """Version of the newest plan that this worker can say it holds: the newest that came, unless it must not run.
@@ -99,7 +109,7 @@ class Headroom:
         plan = directives.plan(generation, newest) if newest > running else None
         if plan is None:
             return running
-        samples = largest_pass(plan, self._worker_id)
+        samples = self._largest_pass(plan)
         why = self._verdict(samples)
         if why:
             self._refuse(plan, samples, why)
@@ -108,6 +118,10 @@ class Headroom:
     def try_out(self) -> None:
         """Between two steps: make the trial that a plan waits for."""
         self._judge.try_out()
+
+    def _largest_pass(self, plan: Plan) -> int:
+        share = plan.local_batches[self._worker_id]
+        return -(-share // min(self.passes(plan), share))
 
     def _verdict(self, samples: int) -> str | None:
         if samples <= self._ran:
@@ -132,7 +146,7 @@ class Headroom:
 
 
 def guarded(
-    model: torch.nn.Module, device: torch.device, pacer: Pacer | None, worker_id: str, link: Link
+    model: torch.nn.Module, device: torch.device, pacer: Pacer | None, worker_id: str, link: Link, *, together: bool
 ) -> tuple[ForwardGuard, Headroom]:
     """Put a guard around the model's forward pass, and set up what is known of the device's memory."""
     meter = meter_of(device)
@@ -144,10 +158,4 @@ def guarded(
         judge = Replay(guard, device, meter)
     # Normalisation layers are put back by those who average their statistics.
     rewind = Rewind(model, device, but=(_NormBase,))
-    return guard, Headroom(worker_id, link, device, judge, meter, rewind)
-
-
-def largest_pass(plan: Plan, worker_id: str) -> int:
-    """Samples of the largest micro-batch that ``plan`` gives to the worker."""
-    share = plan.local_batches[worker_id]
-    return -(-share // min(plan.accumulation, share))
+    return guard, Headroom(worker_id, link, device, judge, meter, rewind, together=together)

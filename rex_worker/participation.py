@@ -207,14 +207,14 @@ class Participation:
 
     def _take_up(self, term: Term) -> None:
         self.term = self.last = term
-        plan = term.plan
+        plan, me = term.plan, self._environment.worker_id
         self._link.standing.plan_version = plan.version
         log.info(
-            "plan %d: global batch %d, %d here, accumulation %d, learning rate x %.4g",
+            "plan %d: global batch %d, %d here in %d passes, learning rate x %.4g",
             plan.version,
             plan.global_batch,
-            plan.local_batches[self._environment.worker_id],
-            plan.accumulation,
+            plan.local_batches[me],
+            plan.passes_of(me),
             plan.learning_rate_factor,
         )
 

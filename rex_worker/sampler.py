@@ -127,13 +127,14 @@ class Outlook:
     """The plan's samples per step, in rank order."""
     rank: int
     accumulation: int = 1
+    """Passes in which the plan has this worker take its share; others may have other numbers, if not ``together``."""
     ceiling: int | None = None
     """Largest micro-batch that this worker's memory holds, once it was found out."""
     pairs: bool = False
     """No micro-batch of one sample, if that can be avoided."""
     together: bool = False
     """Every worker runs as many passes as the one with the most: what it lacks are fillers. Then all have the same
-    ``ceiling``."""
+    ``accumulation`` and ``ceiling``."""
 
     @property
     def global_batch(self) -> int:

@@ -371,7 +371,8 @@ class Session(Whereabouts):
         self._source = source
         rates = Rates(optimizer)
         replica, averager = prepared.hold(Progress(Position(self._environment.seed)), source.size, rates, self.device)
-        guard, headroom = guarded(prepared.model, self.device, self._pacer, self._environment.worker_id, self._link)
+        worker_id, together = self._environment.worker_id, averager.together
+        guard, headroom = guarded(prepared.model, self.device, self._pacer, worker_id, self._link, together=together)
         training = Training(
             self._participation,
             self._link,
@@ -392,7 +393,7 @@ class Session(Whereabouts):
         self._lifetime.begins_training(training, replica, self._total_epochs)
         length = self._recipe.length
         samples, adaptive = length * self._total_epochs, is_adaptive(optimizer)
-        ready = Ready(dataset_size=length, total_samples=samples, adaptive=adaptive)
+        ready = Ready(dataset_size=length, total_samples=samples, adaptive=adaptive, equal_passes=together)
         self._link.begin(self._recipe.batch_size, ready)
         return training, replica
 

@@ -130,7 +130,7 @@ class Training:
             progress.position,
             tuple(term.local_batches()),
             term.group.rank,
-            term.plan.accumulation,
+            self._headroom.passes(term.plan),
             self._averager.common_ceiling(term.group, self._headroom.pass_limit(term.plan)),
             statistics.needs_pairs,
             self._averager.together,

@@ -74,11 +74,11 @@ class Run:
         return self
 
     def _guarded(
-        self, model: nn.Module, device: torch.device, pacer: Any, worker_id: str, link: Any
+        self, model: nn.Module, device: torch.device, pacer: Any, worker_id: str, link: Any, *, together: bool
     ) -> tuple[ForwardGuard, Headroom]:
         guard = ForwardGuard(model, device, self._meter)
         judge: Judge = Unlimited() if self._room is None else Replay(guard, device, self._meter)
-        return guard, Headroom(worker_id, link, device, judge, self._meter, Rewind(model, device))
+        return guard, Headroom(worker_id, link, device, judge, self._meter, Rewind(model, device), together=together)
 
     def refusals(self) -> list[tuple[int, int]]:
         return [(m.plan_version, m.local_batch) for m in self.said if isinstance(m, OutOfMemory)]
