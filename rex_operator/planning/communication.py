@@ -144,6 +144,8 @@ class Exchanges:
         """Take in what a plan's steps cost; nothing where that is not finite."""
         if not (math.isfinite(one.overhead_s) and math.isfinite(one.variance) and one.compute_s > 0):
             return
+        if one is next(reversed(self._kept.values()), None):
+            return  # it was the newest before
         self._kept.pop(_key(one), None)
         self._kept[_key(one)] = one
         if len(self._kept) > MAX_KEPT:

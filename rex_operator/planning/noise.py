@@ -11,8 +11,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-import numpy as np
-
 from rex_operator.planning.statistics import Sample
 from rex_operator.planning.types import Record
 
@@ -36,12 +34,10 @@ def pooled_estimate(local_batches: Sample, local_sq: Sample, global_sq: float) -
     ``global_sq`` is |g|^2 of g = sum (b_i/B) g_i. Either estimate may be negative: that is what unbiased costs.
     """
     used = local_batches > 0
-    batches, squares = local_batches[used], local_sq[used]
+    batches, squares = (local_batches, local_sq) if used.all() else (local_batches[used], local_sq[used])
     workers = batches.size
-    if workers < 2 or not (np.isfinite(squares).all() and math.isfinite(global_sq)):
-        return None
-    if not 0 <= global_sq <= _ACCIDENT or (squares < 0).any() or (squares > _ACCIDENT).any():
-        return None
+    if workers < 2 or not (0 <= global_sq <= _ACCIDENT and squares.min() >= 0 and squares.max() <= _ACCIDENT):
+        return None  # NaN is in no range either
     total = float(batches.sum())
     trace = (float(batches @ squares) - total * global_sq) / (workers - 1)
     signal = global_sq - trace / total
@@ -88,6 +84,9 @@ class NoiseEstimator:
 
     def __init__(self, saved: NoiseState | None = None) -> None:
         self._state = (saved or NoiseState()).model_dump()
+        self._told: NoiseScale | None = None
+        self._fresh = False
+        """Whether `_told` is of all steps so far."""
 
     def observe(
         self, local_batches: Sample, local_sq: Sample, global_sq: float, first_pass: tuple[int, float] | None = None
@@ -107,6 +106,7 @@ class NoiseEstimator:
         if s["steps"] >= SHORTEST_MEMORY:
             trace = _cut(trace, _SPIKE * math.sqrt(s["trace_sq"] / s["weight"]))
             signal = _cut(signal, _SPIKE * math.sqrt(s["signal_sq"] / s["weight"]))
+        self._fresh = False
         s["steps"] += 1
         keep = 1 - 1 / min(max(s["steps"] / 3, SHORTEST_MEMORY), LONGEST_MEMORY)
         new = {
@@ -141,6 +141,11 @@ class NoiseEstimator:
 
         A signal lost in its own noise (or negative) counts as one standard error: phi is then a floor, not a guess.
         """
+        if not self._fresh:
+            self._told, self._fresh = self._scale(), True
+        return self._told
+
+    def _scale(self) -> NoiseScale | None:
         s = self._state
         if s["steps"] < ENOUGH_STEPS:
             return None

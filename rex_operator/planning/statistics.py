@@ -207,7 +207,16 @@ def block_medians(sample: Sample, length: int) -> Sample:
 
 def spread(sample: Sample) -> float:
     """Return a robust standard deviation: the scaled median absolute deviation (it may be 0 for a coarse timer)."""
-    return 1.4826 * float(np.median(np.abs(sample - np.median(sample)))) if sample.size else 0.0
+    return 1.4826 * float(medians(np.abs(sample - medians(sample)))) if sample.size else 0.0
+
+
+def medians(rows: Sample) -> Sample:
+    """Return the median over the first axis: of each column, or of a single series. For finite values, one at least.
+
+    What ``np.median`` returns, several times as fast for the few values that most questions are about.
+    """
+    ordered, middle = np.sort(rows, axis=0), len(rows) // 2
+    return np.asarray(ordered[middle] if len(rows) % 2 else (ordered[middle - 1] + ordered[middle]) / 2)
 
 
 def midmean(sample: Sample) -> tuple[float, float]:
@@ -223,15 +232,5 @@ def midmean(sample: Sample) -> tuple[float, float]:
     middle = ordered[cut : sample.size - cut]
     if sample.size < 4:
         return float(middle.mean()), math.inf
-    winsorised = np.clip(ordered, middle[0], middle[-1])
+    winsorised = np.concatenate([np.full(cut, middle[0]), middle, np.full(cut, middle[-1])])
     return float(middle.mean()), float(winsorised.std(ddof=1)) / (middle.size / sample.size * math.sqrt(sample.size))
-
-
-def trendless_median_error(sample: Sample) -> float:
-    """Return a robust standard error of the median; infinity below 4 values.
-
-    The spread is taken from first differences, so that a trend does not pass for noise.
-    """
-    if sample.size < 4:
-        return math.inf
-    return 1.2533 * spread(np.diff(sample)) / math.sqrt(2 * sample.size)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from rex_operator.planning.statistics import Sample, trendless_median_error
+from rex_operator.planning.statistics import Sample, medians
 
 BLOCK = 5
 """Steps per block of the settling check."""
@@ -36,19 +36,27 @@ def settled_from(steps: Sequence[int], times: Sample, first: int, warmup_steps: 
     if warmup_steps == 0:
         return first
     offset = int(np.searchsorted(np.asarray(steps), first + warmup_steps))
-    rest = times[offset:]
-    blocks = [rest[i * BLOCK : (i + 1) * BLOCK] for i in range(min(MOST_BLOCKS + 1, rest.size // BLOCK))]
-    for index in range(len(blocks) - 1):
-        if _agree(blocks[index], blocks[index + 1]):
+    count = min(MOST_BLOCKS + 1, (times.size - offset) // BLOCK)
+    blocks = times[offset : offset + count * BLOCK].reshape(count, BLOCK)
+    levels, errors = medians(blocks.T).tolist(), _median_errors(blocks).tolist()
+    for index in range(count - 1):
+        if _agree(levels[index : index + 2], errors[index : index + 2]):
             return steps[offset + index * BLOCK]
-    if len(blocks) > MOST_BLOCKS:
+    if count > MOST_BLOCKS:
         return steps[offset + MOST_BLOCKS * BLOCK]
     return None
 
 
-def _agree(first: Sample, second: Sample) -> bool:
-    low, high = sorted((float(np.median(first)), float(np.median(second))))
+def _median_errors(blocks: Sample) -> Sample:
+    """Return a robust standard error of each block's median: from differences, so that a trend is no noise."""
+    steps = np.diff(blocks, axis=1)
+    spreads = 1.4826 * medians(np.abs(steps - medians(steps.T)[:, None]).T)
+    return 1.2533 * spreads / math.sqrt(2 * BLOCK)
+
+
+def _agree(levels: Sequence[float], errors: Sequence[float]) -> bool:
+    low, high = sorted(levels)
     if not (math.isfinite(high) and low > 0):
         return False
-    noise = 2 * math.hypot(trendless_median_error(first), trendless_median_error(second)) / low
+    noise = 2 * math.hypot(*errors) / low
     return (high - low) / low <= min(max(TOLERANCE, noise), WIDEST)

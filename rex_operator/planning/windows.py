@@ -8,6 +8,7 @@ not the warm-up, not what lies before a change of a worker's speed. Everything e
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -75,12 +76,19 @@ class Window:
         self.diverged = False
         """Whether any step had a loss that was not finite."""
         self._steps: dict[int, GroupStep] = {}
+        self._order: list[int] = []
+        """Of all complete steps; ascending."""
+        self._timed: list[int] = []
+        """Of those that are fit for timing."""
         self._pending: dict[int, dict[str, StepReport]] = {}
         self._pending_bound = max(_PENDING_STEPS, _PENDING_REPORTS // len(self.workers))
         self._horizon = 0
         self.since = first
         """Steps before this one do not count any more."""
         self._settled: int | None = None
+        """First step after the warm-up, once that is known."""
+        self._overflowed = False
+        """The first steps are no longer here."""
         self._ripe: list[GroupStep] | None = None
         self._counted: list[GroupStep] | None = None
 
@@ -112,16 +120,37 @@ class Window:
     def _keep(self, whole: GroupStep) -> None:
         self._steps[whole.step] = whole
         self.diverged = self.diverged or whole.diverged
-        if len(self._steps) > self._length:
-            if self._settled is None:
-                self._settled = self._settle(self._timed())  # while the steps that tell it are still here
-            oldest = min(self._steps)
+        if self._order and whole.step < self._order[-1] and not self._overflowed:
+            self._settled = None  # it came late, and may lie among those that told where the window settles
+        insort(self._order, whole.step)
+        if whole.counts:
+            insort(self._timed, whole.step)
+        if len(self._order) > self._length:
+            self._settle()  # while the steps that tell it are still here
+            self._overflowed = True
+            oldest = self._order.pop(0)
             del self._steps[oldest]
+            if self._timed and self._timed[0] == oldest:
+                del self._timed[0]
             self._horizon = max(self._horizon, oldest)
         self._ripe = self._counted = None
 
     def _assemble(self, step: int, reports: Mapping[str, StepReport]) -> GroupStep:
         ordered = [reports[worker] for worker in self.workers]
+        columns = np.array(
+            [
+                (
+                    r.compute_s,
+                    r.wait_s,
+                    np.nan if r.comm_s is None else r.comm_s,
+                    r.peak_bytes,
+                    r.local_batch,
+                    np.nan if r.local_grad_sq is None else r.local_grad_sq,
+                )
+                for r in ordered
+            ]
+        )
+        compute_s, wait_s, comm_s, peak_bytes, local_batches, local_grad_sq = columns.T.copy()
         lossy = [(r.local_batch, r.loss) for r in ordered if r.loss is not None and r.local_batch]
         weight = sum(batch for batch, _ in lossy)
         diverged = any(r.diverged for r in ordered)
@@ -130,14 +159,12 @@ class Window:
             step=step,
             samples=max(r.samples for r in ordered),
             step_s=max(r.step_s for r in ordered),
-            compute_s=np.array([r.compute_s for r in ordered]),
-            wait_s=np.array([r.wait_s for r in ordered]),
-            comm_s=np.array([np.nan if r.comm_s is None else r.comm_s for r in ordered], dtype=np.float64),
-            peak_bytes=np.array([r.peak_bytes for r in ordered], dtype=np.float64),
-            local_batches=np.array([r.local_batch for r in ordered], dtype=np.float64),
-            local_grad_sq=np.array(
-                [np.nan if r.local_grad_sq is None else r.local_grad_sq for r in ordered], dtype=np.float64
-            ),
+            compute_s=compute_s,
+            wait_s=wait_s,
+            comm_s=comm_s,
+            peak_bytes=peak_bytes,
+            local_batches=local_batches,
+            local_grad_sq=local_grad_sq,
             global_grad_sq=known[0] if known else float("nan"),
             loss=sum(batch * loss for batch, loss in lossy) / weight if weight and not diverged else None,
             diverged=diverged,
@@ -156,28 +183,27 @@ class Window:
     def ripe(self) -> Sequence[GroupStep]:
         """Return the steps that count, in their order: after the warm-up, unmarked, of full size."""
         if self._ripe is None:
-            timed = self.counted()
-            settled = self._settle(timed) if self._settled is None else self._settled
-            begin = None if settled is None else max(settled, self.since)
-            self._ripe = [] if begin is None else [s for s in timed if s.step >= begin]
+            settled = self._settle()
+            begin = None if settled is None else bisect_left(self._timed, max(settled, self.since))
+            self._ripe = [] if begin is None else list(self.counted()[begin:])
         return self._ripe
 
     def counted(self) -> Sequence[GroupStep]:
         """Return the steps that are fit for timing, in their order, those of the warm-up too."""
         if self._counted is None:
-            self._counted = self._timed()
+            self._counted = [self._steps[step] for step in self._timed]
         return self._counted
 
     def newest(self) -> Iterator[GroupStep]:
         """Return all complete steps, also those that do not count, the newest first."""
-        return (self._steps[step] for step in sorted(self._steps, reverse=True))
+        return (self._steps[step] for step in self._order[::-1])
 
-    def _timed(self) -> list[GroupStep]:
-        return sorted((s for s in self._steps.values() if s.counts), key=lambda s: s.step)
-
-    def _settle(self, timed: Sequence[GroupStep]) -> int | None:
-        times = np.array([s.step_s for s in timed])
-        return settled_from([s.step for s in timed], times, self.first, self._warmup_steps)
+    def _settle(self) -> int | None:
+        """Return the first step after the warm-up; None while that goes on. Later steps never move it."""
+        if self._settled is None:
+            times = np.array([self._steps[step].step_s for step in self._timed])
+            self._settled = settled_from(self._timed, times, self.first, self._warmup_steps)
+        return self._settled
 
 
 class Ingest:
