@@ -55,14 +55,14 @@ def train(model: nn.Module, session: Session, steps: int = 3) -> list[dict[str, 
 
 @given(
     batches=st.lists(st.integers(1, 12), min_size=1, max_size=4).filter(lambda b: sum(b) > 1),
-    accumulation=st.integers(1, 4),
+    passes=st.lists(st.integers(1, 4), min_size=4, max_size=4),
     norm=st.sampled_from([{}, {"momentum": 0.3}, {"momentum": None}]),
 )
 @settings(max_examples=20, deadline=None)
 def test_all_workers_hold_the_same_statistics_after_each_step(
-    batches: list[int], accumulation: int, norm: dict[str, Any]
+    batches: list[int], passes: list[int], norm: dict[str, Any]
 ) -> None:
-    histories = run_together(batches, lambda session: train(network(**norm), session), accumulation)
+    histories = run_together(batches, lambda session: train(network(**norm), session), passes[: len(batches)])
     for others in histories[1:]:
         for mine, other in zip(histories[0], others, strict=True):
             assert all(torch.equal(mine[name], other[name]) for name in mine)
@@ -71,12 +71,12 @@ def test_all_workers_hold_the_same_statistics_after_each_step(
 
 @given(
     batches=st.lists(st.integers(2, 12), min_size=1, max_size=4),
-    accumulation=st.integers(1, 4),
+    passes=st.lists(st.integers(1, 4), min_size=4, max_size=4),
     momentum=st.sampled_from([0.1, 0.7, None]),
 )
 @settings(max_examples=20, deadline=None)
 def test_the_mean_is_that_of_one_process_on_the_whole_batch(
-    batches: list[int], accumulation: int, momentum: float | None
+    batches: list[int], passes: list[int], momentum: float | None
 ) -> None:
     """The first layer normalises the input itself, so that what it sees does not depend on how it was trained."""
 
@@ -84,7 +84,7 @@ def test_the_mean_is_that_of_one_process_on_the_whole_batch(
         torch.manual_seed(1)
         return train(nn.Sequential(nn.BatchNorm1d(3, momentum=momentum), nn.Linear(3, 1)).double(), session)
 
-    history = run_together(batches, script, accumulation)[0]
+    history = run_together(batches, script, passes[: len(batches)])[0]
     alone, (x,) = nn.BatchNorm1d(3, momentum=momentum).double(), data().tensors
     order = torch.as_tensor(permutation(7, 0, SIZE))
     for step, batch in zip(history, torch.split(order, sum(batches)), strict=False):

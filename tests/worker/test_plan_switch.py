@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,7 @@ async def test_all_workers_switch_at_the_same_step_whenever_the_plan_reaches_the
     await rex.ready(a, b)
     await rex.form(1, {"w0": 45, "w1": 5})
     await rex.acknowledged(1, a, b)
-    second = make_plan(1, 2, {"w0": 30, "w1": 10}, accumulation=3, learning_rate_factor=2.0)
+    second = make_plan(1, 2, {"w0": 30, "w1": 10}, accumulation=3, passes={"w1": 1}, learning_rate_factor=2.0)
     await rex.send(second, a)
     await rex.reached(a.last_step + 10, a, b)
     assert {report.plan_version for report in a.steps()} == {1}, "half of the group is not the group"
@@ -39,6 +40,10 @@ async def test_all_workers_switch_at_the_same_step_whenever_the_plan_reaches_the
     versions = [{report.step: report.plan_version for report in worker.steps()} for worker in (a, b)]
     assert versions[0] == versions[1], "one plan per step, promise 3"
     assert [versions[0][step] for step in (switched - 1, switched, last - 1, last)] in ([1, 2, 2, 4], [1, 2, 3, 4])
+    whole = {report.step for report in a.steps() if (report.plan_version, report.local_batch) == (2, 30)}
+    for name, own in (("w0", 3), ("w1", 1)):
+        ran = Counter(entry["step"] for entry in ledgers.kind("batch", name) if entry["step"] in whole)
+        assert set(ran.values()) <= {own}, "each takes its share in its own number of passes"
     firsts = {report.step: report.marks for report in a.steps() if "after-change" in report.marks}
     assert {1, switched, last} <= set(firsts)
     rates = {entry["rate"] for entry in ledgers.kind("applied") if entry["epoch"] == 0}

@@ -130,24 +130,31 @@ def _sum(parts: list[Tensor]) -> None:
         part.copy_(total)
 
 
+def plan_of(version: int, batches: Sequence[int], passes: Sequence[int]) -> Plan:
+    """The plan of a group of threads: each rank's share, and in how many passes it takes that."""
+    most = max(passes)
+    return Plan(
+        generation=1,
+        version=version,
+        global_batch=sum(batches),
+        accumulation=most,
+        local_batches={f"w{rank}": batch for rank, batch in enumerate(batches)},
+        passes={f"w{rank}": own for rank, own in enumerate(passes) if own < most},
+    )
+
+
 class _PlannedLink(AloneLink):
     """Says what an operator would have said to a group of threads."""
 
     alone = False
 
-    def __init__(self, environment: Environment, batches: Sequence[int], accumulation: int) -> None:
+    def __init__(self, environment: Environment, batches: Sequence[int], passes: Sequence[int]) -> None:
         super().__init__(environment)
         self.directives = Directives()
         self.reports: list[StepReport] = []
         self.messages: list[Message] = []
         names = [f"w{rank}" for rank in range(len(batches))]
-        plan = Plan(
-            generation=1,
-            version=1,
-            global_batch=sum(batches),
-            local_batches=dict(zip(names, batches, strict=True)),
-            accumulation=accumulation,
-        )
+        plan = plan_of(1, batches, passes)
         members = [Member(worker_id=n, incarnation="life", address="127.0.0.1", store_port=1) for n in names]
         self.directives.receive(Membership(generation=1, members=members, plan=plan))
 
@@ -162,15 +169,17 @@ class _PlannedLink(AloneLink):
 
 
 def run_together(
-    batches: Sequence[int], script: Callable[[Session], T], accumulation: int = 1, seed: int = 7
+    batches: Sequence[int], script: Callable[[Session], T], accumulation: int | Sequence[int] = 1, seed: int = 7
 ) -> list[T]:
     """Run ``script`` once per share in ``batches``, each in a thread with a session of its own.
 
-    The script uses the session as a context manager by itself. Returns what the scripts returned, in rank order.
+    The script uses the session as a context manager by itself. ``accumulation``: each rank's passes, or those of all.
+    Returns what the scripts returned, in rank order.
 
     Raises:
         BaseException: The first error of any rank.
     """
+    passes = [accumulation] * len(batches) if isinstance(accumulation, int) else accumulation
     hub = Hub(len(batches))
     results: dict[int, T] = {}
     links: list[_PlannedLink] = []
@@ -179,7 +188,7 @@ def run_together(
     def work(rank: int) -> None:
         environment = Environment(job="t/t", worker_id=f"w{rank}", incarnation="life", device="t4", seed=seed)
         session = Session(environment)
-        link: Any = _PlannedLink(environment, batches, accumulation)
+        link: Any = _PlannedLink(environment, batches, passes)
         links.append(link)
         for owner in (session, session._participation, session._keeper, session._lifetime):
             owner._link = link
@@ -204,5 +213,5 @@ def run_together(
 
 
 def link_of(session: Session) -> Any:
-    """What the worker said: ``reports`` and ``messages``."""
+    """What the worker said: ``reports`` and ``messages``; and what it is told: ``directives``."""
     return session._link
