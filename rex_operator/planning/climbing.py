@@ -20,7 +20,7 @@ import numpy as np
 from rex_operator.planning.candidates import REACH
 from rex_operator.planning.objective import log_objective
 from rex_operator.planning.policies.base import Rung, Scene
-from rex_operator.planning.prediction import chance_to_fit, computing, predict
+from rex_operator.planning.prediction import chance_to_fit, computing, predict, taken
 from rex_operator.planning.split import Team, WorkerModel
 from rex_operator.planning.statistics import usable
 from rex_operator.planning.trial import Trial
@@ -31,6 +31,8 @@ ON = 0.05
 """... to this one's."""
 LIKELY = 0.4
 """Least chance that the next rung fits in memory: one that does not costs a step, and the climb."""
+_DOUBLINGS = 2
+"""Of the passes, at most, that a rung may take beyond the fewest."""
 LEAST = 1.25
 """A rung is at least so many times the one before."""
 
@@ -44,9 +46,8 @@ def next_rung(scene: Scene, trial: Trial, models: Sequence[WorkerModel]) -> Rung
     top = min(math.floor(batch * REACH), scene.spec.batch.max)
     if shown < FAR or top < LEAST * batch:
         return None
-    room, least = Team(models).room(1), scene.spec.batch.min_share * len(models)
-    passes = max(plan.accumulation, math.ceil(top / room) if math.isfinite(room) else 1)
-    if top < passes * least:
+    passes = _passes(scene, plan.accumulation, top, models)
+    if not scene.own_passes and top < passes * scene.spec.batch.min_share * len(models):
         return None
     plans = [(batch, plan.accumulation), (top, passes)]
     seconds = predict(models, scene.communication, plans, scene.spec.batch.min_share)
@@ -61,6 +62,18 @@ def next_rung(scene: Scene, trial: Trial, models: Sequence[WorkerModel]) -> Rung
     if chance_to_fit(models, memory, plans[1:], compute_s, scene.spec.batch.min_share)[0] < LIKELY:
         return None
     return Rung(top, passes, shown, more, len(scene.early))
+
+
+def _passes(scene: Scene, own: int, top: int, models: Sequence[WorkerModel]) -> int:
+    """Return the passes of the rung ``top``: the fewest that memory allows, more where workers' own ones are faster."""
+    room, least = Team(models).room(1), scene.spec.batch.min_share
+    fewest = max(own, math.ceil(top / room) if math.isfinite(room) else 1)
+    if not scene.own_passes:
+        return fewest
+    more = [(top, fewest * 2**i) for i in range(_DOUBLINGS + 1)]
+    plans: list[tuple[int, int]] = [(top, passes) for passes in taken(models, more, least)[0].astype(int).tolist()]
+    fastest = int(np.argmin(predict(models, scene.communication, plans, least)))
+    return plans[fastest][1]
 
 
 def _shown(scene: Scene, trial: Trial) -> float:

@@ -265,10 +265,13 @@ class Devices:
             )
         return kind.curve
 
-    def models(self, workers: Sequence[WorkerInfo], at: float, trust: float = TRUST) -> list[WorkerModel] | None:
+    def models(
+        self, workers: Sequence[WorkerInfo], at: float, trust: float = TRUST, *, own_passes: bool = False
+    ) -> list[WorkerModel] | None:
         """Return what is known of each worker, the ceilings cut to the trusted sizes; None while no kind was measured.
 
-        A kind not seen yet is taken for the slowest known one until its first window.
+        A kind not seen yet is taken for the slowest known one until its first window. ``own_passes``: each worker may
+        take its own number of passes.
         """
         curves = {name: self._curve(kind, at) for name, kind in self._kinds.items() if kind.points}
         if not curves:
@@ -283,7 +286,12 @@ class Devices:
             if math.isfinite(trust):
                 bounds.append(max(self._least, math.floor(curve.trusted(trust)[1])))
             cap = min(bounds) if bounds else None
-            models.append(WorkerModel(worker.worker_id, curve, slowness, cap))
+            fits = self.proven(worker) if own_passes else None
+            models.append(
+                WorkerModel(
+                    worker.worker_id, curve, slowness, cap, fits if fits is None or cap is None else min(fits, cap)
+                )
+            )
         return models
 
     def _peers(self, team: Iterable[WorkerInfo]) -> dict[str, _Peers]:

@@ -18,7 +18,7 @@ from rex_operator.planning.share_loop import DRIFT_STEPS, SKIPPED, ShareLoop, do
 from rex_operator.planning.split import Team
 from rex_operator.planning.statistics import Sample, autocorrelation_time, midmean
 from rex_operator.planning.straggler import RATIO, RECENT, SpeedChange, find_change
-from rex_operator.planning.types import WorkerInfo
+from rex_operator.planning.types import PlanDraft, WorkerInfo
 from rex_operator.planning.windows import GroupStep, Window
 
 LEARN_STEPS = RECENT
@@ -74,9 +74,9 @@ class Gauge:
         self._looked = -1
 
     def read(
-        self, window: Window, workers: Mapping[str, WorkerInfo], accumulation: int, at: float, *, eager: bool = False
+        self, window: Window, workers: Mapping[str, WorkerInfo], plan: PlanDraft, at: float, *, eager: bool = False
     ) -> SpeedChange | None:
-        """Learn what is new; return the change of a worker's speed that was found, if any.
+        """Learn what is new under ``plan``; return the change of a worker's speed that was found, if any.
 
         ``eager``: learn from a new plan's first steady steps, for the time being; a trial's plan is often far off.
         """
@@ -86,31 +86,31 @@ class Gauge:
         if newest == self._looked:
             return None
         self._looked = newest
-        expected = self._expected(window, workers, accumulation, at)
-        jump = None if expected is None else self._jump(expected, window, workers, accumulation, at)
+        expected = self._expected(window, workers, plan, at)
+        jump = None if expected is None else self._jump(expected, window, workers, plan, at)
         if jump is not None:
             return jump
         steps = window.ripe()
         change = find_change(steps) if self.learned and not self.early else None
         if change is not None:
             window.restart(change.step)
-            self._learn(window, workers, accumulation, at, moved=False)
+            self._learn(window, workers, plan, at, moved=False)
         elif expected is not None and self._drifted(expected[0], window):
             self.drifting = True
-            self._learn(window, workers, accumulation, at, moved=not self.learned)
+            self._learn(window, workers, plan, at, moved=not self.learned)
         elif (not self.learned or self.early) and len(steps) >= LEARN_STEPS:
             self.early = ()
-            self._learn(window, workers, accumulation, at, moved=True)
+            self._learn(window, workers, plan, at, moved=True)
         elif eager and not self.learned and (steady := _first_steady(window)):
             self.early, self._latest_from = steady, steady[0].step
-            self._learn(window, workers, accumulation, at, moved=True)
+            self._learn(window, workers, plan, at, moved=True)
             self._latest_from = 0
         elif self.learned and len(steps) >= self.learned + REFRESH_STEPS:
-            self._learn(window, workers, accumulation, at, moved=False)
+            self._learn(window, workers, plan, at, moved=False)
         return change
 
     def _expected(
-        self, window: Window, workers: Mapping[str, WorkerInfo], accumulation: int, at: float
+        self, window: Window, workers: Mapping[str, WorkerInfo], plan: PlanDraft, at: float
     ) -> tuple[Sample, Sample] | None:
         """Return the workers' compute seconds by their models, and the logs of the least jumps that count beside them.
 
@@ -124,8 +124,9 @@ class Gauge:
         if models is None:
             return None
         shares = np.array(list(window.shares.values()), dtype=np.float64)
-        least = np.full(shares.size, math.log(RATIO)) if self.learned else doubt(models, shares / accumulation)
-        return Team(models).times(shares, accumulation), least
+        passes = np.array([plan.passes_of(name) for name in window.workers])
+        least = np.full(shares.size, math.log(RATIO)) if self.learned else doubt(models, shares / passes)
+        return Team(models).times(shares, passes), least
 
     def _drifted(self, expected: Sample, window: Window) -> bool:
         """Return whether the latest steps have left the models; then only they count from now on.
@@ -144,7 +145,7 @@ class Gauge:
         expected: tuple[Sample, Sample],
         window: Window,
         workers: Mapping[str, WorkerInfo],
-        accumulation: int,
+        plan: PlanDraft,
         at: float,
     ) -> SpeedChange | None:
         """Look for a jump of a worker's speed; who moved is known anew then, from the steps since."""
@@ -156,9 +157,9 @@ class Gauge:
         change = jump.change
         window.restart(change.step)
         since = [s for s in steps if s.step >= change.step]
-        seconds = np.median([s.compute_s for s in since], axis=0) / accumulation
-        names = [(window.workers[i], float(seconds[i])) for i in jump.workers]
-        sightings = [Sighting(workers[w], window.shares[w] / accumulation, t, self.error**2) for w, t in names]
+        seconds = np.median([s.compute_s for s in since], axis=0)
+        names = [(window.workers[i], plan.passes_of(window.workers[i]), float(seconds[i])) for i in jump.workers]
+        sightings = [Sighting(workers[w], window.shares[w] / p, t / p, self.error**2) for w, p, t in names]
         self._devices.learn(sightings, at, moved=False)
         self.step_s = float(np.median([s.step_s for s in since]))
         self.learned = max(1, len(window.ripe())) if self.learned else 0
@@ -166,7 +167,7 @@ class Gauge:
         return change
 
     def _learn(
-        self, window: Window, workers: Mapping[str, WorkerInfo], accumulation: int, at: float, moved: bool
+        self, window: Window, workers: Mapping[str, WorkerInfo], plan: PlanDraft, at: float, moved: bool
     ) -> None:
         steps = window.ripe()
         if self._latest_from:
@@ -190,7 +191,7 @@ class Gauge:
         self.cost = KeptExchange(
             workers=len(window.workers),
             global_batch=sum(window.shares.values()),
-            accumulation=accumulation,
+            accumulation=plan.accumulation,
             compute_s=midmean(slowest)[0],
             overhead_s=self.overhead_s,
             comm_s=float(np.median(told)) if np.isfinite(told).all() else None,
@@ -200,15 +201,15 @@ class Gauge:
         errors = [max(_TIMER, error * math.sqrt(tau)) for _, error in middles]
         self.error = float(np.median(errors))
         sightings = [
-            Sighting(workers[worker], window.shares[worker] / accumulation, math.exp(level) / accumulation, error**2)
+            Sighting(workers[worker], window.shares[worker] / passes, math.exp(level) / passes, error**2)
             for worker, (level, _), error in zip(window.workers, middles, errors, strict=True)
-            if worker in workers
+            if worker in workers and (passes := plan.passes_of(worker))
         ]
         self._devices.learn(sightings, at, moved)
         peaks = np.max([s.peak_bytes for s in latest], axis=0)
         for worker, peak in zip(window.workers, peaks, strict=True):
             if worker in workers:
-                self._devices.used(workers[worker], math.ceil(window.shares[worker] / accumulation), float(peak))
+                self._devices.used(workers[worker], plan.micro_batch(worker), float(peak))
 
 
 def _first_steady(window: Window) -> Sequence[GroupStep]:

@@ -17,7 +17,7 @@ from rex_operator.planning.learning_rate import learning_rate_factor, settled, w
 from rex_operator.planning.noise import NoiseEstimator
 from rex_operator.planning.objective import Bill, Meter, check, price_per_hour, team_power, useful_samples
 from rex_operator.planning.policies import Scene
-from rex_operator.planning.split import Team
+from rex_operator.planning.split import Team, WorkerModel
 from rex_operator.planning.state import PlannerState
 from rex_operator.planning.types import PlanDraft, WorkerInfo
 from rex_operator.planning.windows import GroupStep, Ingest
@@ -33,8 +33,10 @@ KEPT_FREE = 0.05
 class Knowledge:
     """Team, windows, devices, noise and history of one job; times are job time unless they are called ``now``."""
 
-    def __init__(self, spec: RexJobSpec, saved: PlannerState | None) -> None:
+    def __init__(self, spec: RexJobSpec, saved: PlannerState | None, *, own_passes: bool = False) -> None:
+        """``own_passes``: the policy gives each worker its own number of passes, where the script allows that."""
         validation = spec.planner.validation
+        self._own_passes = own_passes
         self.spec = spec
         self.workers: dict[str, WorkerInfo] = {}
         self.ingest = Ingest(validation.warmup_steps, min(max(2 * validation.max_steps, 512), _LONGEST_WINDOW))
@@ -59,13 +61,30 @@ class Knowledge:
         Raises ``CannotPlan`` where what the objective counts is not known of a worker.
         """
         check(self.spec, workers)
-        before, count = self.devices.models(tuple(self.workers.values()), at), len(self.workers)
+        before, count = self.models(at), len(self.workers)
         self.workers = {w.worker_id: w for w in workers}
-        after = self.devices.models(tuple(workers), at)
+        after = self.models(at)
         law = self._law()
         self.history.carry_over(before, after, law.at(count), team_of(workers), law.at(len(workers)))
         self.devices.forget(workers)
         self.ingest.members(workers, now)
+
+    @property
+    def own_passes(self) -> bool:
+        """Whether each worker takes its own number of passes.
+
+        A worker alone tells its noise scale by its passes. With a least share, one that holds less than twice as much
+        could take some shares in no number of passes.
+        """
+        workers, least = self.workers.values(), self.spec.batch.min_share
+        roomy = least == 1 or all(
+            min(self.devices.proven(w), self.devices.ceiling(w) or math.inf) >= 2 * least for w in workers
+        )
+        return self._own_passes and not self.equal_passes and len(workers) > 1 and roomy
+
+    def models(self, at: float) -> list[WorkerModel] | None:
+        """Return what is known of each worker of the team; None while no kind was measured."""
+        return self.devices.models(tuple(self.workers.values()), at, own_passes=self.own_passes)
 
     def running(self, version: int, generation: int, draft: PlanDraft, step: int, now: float) -> None:
         """Begin the window of a plan; another learning rate takes no other time, so that its window goes on."""
@@ -110,7 +129,7 @@ class Knowledge:
     def meter(self, at: float) -> Meter:
         """Return what counts the cost of steps by what is known now of the present team."""
         workers = tuple(self.workers.values())
-        power = team_power(self.spec, workers, self.devices.models(workers, at))
+        power = team_power(self.spec, workers, self.models(at))
         return Meter(self.spec.planner.objective, workers, power)
 
     def bill(self, plan: PlanDraft | None, goodput: float | None, at: float) -> Bill:
@@ -148,7 +167,7 @@ class Knowledge:
         """Return whether no share of the plan passes a known memory ceiling."""
         ceilings = {worker_id: self.devices.ceiling(worker) for worker_id, worker in self.workers.items()}
         return all(
-            ceiling is None or math.ceil(plan.local_batches[worker_id] / plan.accumulation) <= ceiling
+            ceiling is None or plan.micro_batch(worker_id) <= ceiling
             for worker_id, ceiling in ceilings.items()
             if worker_id in plan.local_batches
         )
@@ -170,10 +189,11 @@ class Knowledge:
 
         By the models, which know the new speed already; None where they cannot tell.
         """
-        models = self.devices.models(tuple(self.workers.values()), at)
+        models = self.models(at)
         if models is None or plan.local_batches.keys() != {m.worker_id for m in models}:
             return None
-        now = Team(models).times([plan.local_batches[m.worker_id] for m in models], plan.accumulation)
+        names = [m.worker_id for m in models]
+        now = Team(models).times([plan.local_batches[w] for w in names], [plan.passes_of(w) for w in names])
         before = now / np.array([ratio if m.worker_id == worker_id else 1.0 for m in models])
         return float((now.max() + self.gauge.overhead_s) / (before.max() + self.gauge.overhead_s))
 
@@ -213,5 +233,5 @@ class Knowledge:
             noise=self.noise.scale(),
             measured=self.history.measured(at),
             remaining_samples=self.remaining_samples(),
-            equal_passes=self.equal_passes,
+            own_passes=self.own_passes,
         )

@@ -158,5 +158,6 @@ class Meter:
             return step_s
         place = {name: i for i, name in enumerate(plan.local_batches)}  # as the steps' arrays are ordered
         order = [place[worker.worker_id] for worker in self.workers]
-        busy = self.power.busy([plan.local_batches[worker.worker_id] for worker in self.workers], plan.accumulation)
+        names = [worker.worker_id for worker in self.workers]
+        busy = self.power.busy([plan.local_batches[w] for w in names], [plan.passes_of(w) for w in names])
         return self.power.joules(busy, np.array([s.compute_s for s in steps])[:, order], step_s)

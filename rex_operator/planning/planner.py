@@ -63,7 +63,7 @@ class Planner:
         self.impossible: str | None = None
         """Why no plan can work, once that is known (not even one sample fits a worker): the job cannot go on so."""
         self._policy: Policy = policy or POLICIES[spec.planner.policy]()
-        self._known = Knowledge(spec, saved)
+        self._known = Knowledge(spec, saved, own_passes="passes" in self._policy.about.changes)
         self._cooldown = Cooldown(spec.planner.search.cooldown_seconds, saved.pauses if saved else None)
         self._drafting = Drafting(self._known, self._policy, self._cooldown)
         self._journal = Journal(saved.decisions if saved else ())
@@ -184,7 +184,7 @@ class Planner:
         if window is None or running is None or self._issued != running or known.ingest.stale(now):
             return None
         eager = self._trials.running is not None and not self._trials.running.back
-        change = known.gauge.read(window, known.workers, running.accumulation, at, eager=eager)
+        change = known.gauge.read(window, known.workers, running, at, eager=eager)
         spoiled = self._trials.spoiled(window, at)
         if spoiled is not None:
             return self._turn(spoiled, at)

@@ -137,9 +137,9 @@ class TeamPower:
             kinds.setdefault((id(model.curve), power), []).append(i)
         self._kinds = [(Draw(power, models[rows[0]].curve), np.array(rows)) for (_, power), rows in kinds.items()]
 
-    def busy(self, shares: npt.ArrayLike, accumulation: int) -> Array:
-        """Return the watts of each worker while it computes its share (..., workers)."""
-        micro = np.asarray(shares, dtype=np.float64) / accumulation
+    def busy(self, shares: npt.ArrayLike, passes: npt.ArrayLike) -> Array:
+        """Return the watts of each worker while it computes its share (..., workers) in so many passes."""
+        micro = np.asarray(shares, dtype=np.float64) / np.asarray(passes)
         out = np.empty(micro.shape)
         for draw, rows in self._kinds:
             out[..., rows] = draw.watts(micro[..., rows])

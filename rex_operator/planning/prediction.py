@@ -8,9 +8,10 @@ within a time are tabulated once per number of passes, for all workers and times
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
+import numpy.typing as npt
 
 from rex_operator.planning.communication import Communication, plain
 from rex_operator.planning.curves import Array
@@ -34,26 +35,46 @@ def predict(
     """
     team, cost = Team(models), plain(overhead) if isinstance(overhead, float | int) else overhead
     out = np.full(len(plans), np.nan)
-    for passes in {p for _, p in plans}:
-        rows = [i for i, (_, p) in enumerate(plans) if p == passes]
-        batches = np.array([plans[i][0] for i in rows], dtype=np.float64)
-        least = min_share * passes
-        if min_share == 1 and batches.min() < passes * len(team):
-            least = 1  # as `split` has it: some passes of some workers are empty
-        smallest = team.times(np.full(len(team), least), passes)
-        low = float(smallest.min()) / 2
-        high = 2 * low
-        top = min(float(batches.max()), team.room(passes))
-        while team.fit_within(high, passes, least).sum() < top * (1 - 1e-9):
-            high *= 2
-        times = np.geomspace(low, high, _TIMES)
-        done = team.fit_within(times, passes, least).sum(axis=-1)
-        done = np.maximum.accumulate(done) + 1e-9 * np.arange(_TIMES)
-        seconds = np.exp(np.interp(np.log(batches), np.log(done), np.log(times)))
-        seconds = np.maximum(seconds, smallest.max())  # nobody can take less than ``least``
-        possible = (batches <= team.room(passes)) & ((min_share == 1) | (batches >= least * len(team)))
+    for passes, rows, batches in _by_passes(plans):
+        seconds, possible = _compute_seconds(team, passes, batches, min_share)
         out[rows] = np.where(possible, cost.step_seconds(seconds, passes), np.nan)
     return out
+
+
+def taken(models: Sequence[WorkerModel], plans: Sequence[tuple[int, int]], min_share: int) -> tuple[Array, Array]:
+    """Return the most passes that any worker takes under each plan at its best split, and the sum of micro-batches."""
+    team, most, together = Team(models), np.empty(len(plans)), np.empty(len(plans))
+    for passes, rows, batches in _by_passes(plans):
+        least = team.least(float(batches.min()), passes, min_share)
+        shares = team.fit_within(_compute_seconds(team, passes, batches, min_share)[0], passes, least)
+        own = team.passes(shares, passes)
+        most[rows] = own.max(axis=-1)
+        together[rows] = (shares / own).sum(axis=-1)
+    return most, together
+
+
+def _by_passes(plans: Sequence[tuple[int, int]]) -> Iterator[tuple[int, list[int], Array]]:
+    """Yield each number of passes with the places of its plans and their batches."""
+    for passes in sorted({p for _, p in plans}):
+        rows = [i for i, (_, p) in enumerate(plans) if p == passes]
+        yield passes, rows, np.array([plans[i][0] for i in rows], dtype=np.float64)
+
+
+def _compute_seconds(team: Team, passes: int, batches: Array, min_share: int) -> tuple[Array, npt.NDArray[np.bool_]]:
+    """Return the slowest worker's seconds for each batch at its best split, and whether it can be split at all."""
+    least = team.least(float(batches.min()), passes, min_share)
+    smallest = team.best_times(least, passes)
+    low = float(smallest.min()) / 2
+    high = 2 * low
+    top = min(float(batches.max()), team.room(passes))
+    while team.fit_within(high, passes, least).sum() < top * (1 - 1e-9):
+        high *= 2
+    times = np.geomspace(low, high, _TIMES)
+    done = team.fit_within(times, passes, least).sum(axis=-1)
+    done = np.maximum.accumulate(done) + 1e-9 * np.arange(_TIMES)
+    seconds = np.exp(np.interp(np.log(batches), np.log(done), np.log(times)))
+    possible = (batches <= team.room(passes)) & ((min_share == 1) | (batches >= least.sum()))
+    return np.maximum(seconds, smallest.max()), possible  # nobody can take less than ``least``
 
 
 def team_joules(
@@ -70,10 +91,12 @@ def team_joules(
     for each in np.unique(passes).tolist():
         rows = np.flatnonzero(passes == each)
         batch = np.array([b for b, p in plans if p == each], dtype=np.float64)
-        shares = team.fit_within(np.maximum(compute_s[rows], 1e-12), each, min_share * each)
+        shares = team.fit_within(
+            np.maximum(compute_s[rows], 1e-12), each, team.least(float(batch.min()), each, min_share)
+        )
         shares *= (batch / shares.sum(axis=-1))[:, None]  # a table's rounding, and what a least share is too much
-        compute = np.array([team.times(row, each) for row in shares])
-        out[rows] = power.joules(power.busy(shares, each), compute, seconds[rows])
+        own = team.passes(shares, each)
+        out[rows] = power.joules(power.busy(shares, own), team.times(shares, own), seconds[rows])
     return out
 
 
@@ -107,19 +130,20 @@ def chance_to_fit(
     passes = np.array([p for _, p in plans])
     for each in np.unique(passes).tolist():
         rows = np.flatnonzero(passes == each)
-        shares = team.fit_within(np.maximum(compute_s[rows], 1e-12), each, min_share * each)
-        micro = np.ceil(shares / each - 1e-6)
+        least = team.least(min(plans[i][0] for i in rows.tolist()), each, min_share)
+        shares = team.fit_within(np.maximum(compute_s[rows], 1e-12), each, least)
+        micro = np.ceil(shares / team.passes(shares, each) - 1e-6)
         for limits, workers in kinds.items():
             out[rows] *= limits.chance(micro[:, workers].max(axis=1))
     return out
 
 
-def untried(plans: Sequence[tuple[int, int]], ran: Sequence[tuple[int, int]]) -> tuple[Array, Array]:
-    """Return how far each plan's micro-batch lies from those that ran, in doublings.
+def untried(plans: Array, ran: Array) -> tuple[Array, Array]:
+    """Return how far each plan's samples per pass lie from those that ran, in doublings.
 
     Two parts: the distance to the nearest one, if it lies between some, and the distance beyond all of them.
     """
-    micro, known = (np.log2([b / p for b, p in them]) for them in (plans, ran))
+    micro, known = np.log2(plans), np.log2(ran)
     beyond = np.maximum(0.0, np.maximum(micro - known.max(), known.min() - micro))
     nearest = np.abs(micro[:, None] - known[None, :]).min(axis=1)
     return np.where(beyond > 0, 0.0, nearest), beyond

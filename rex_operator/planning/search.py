@@ -25,7 +25,7 @@ from rex_operator.planning.curves import Array
 from rex_operator.planning.memory import Limits
 from rex_operator.planning.objective import log_objective
 from rex_operator.planning.power import DevicePower, TeamPower
-from rex_operator.planning.prediction import chance_to_fit, computing, predict, team_joules, untried
+from rex_operator.planning.prediction import chance_to_fit, computing, predict, taken, team_joules, untried
 from rex_operator.planning.split import Team, WorkerModel
 from rex_operator.planning.types import MAX_CANDIDATES, CandidateSummary
 from rex_operator.planning.worth import Stakes, worth
@@ -158,11 +158,25 @@ def candidates(request: SearchRequest) -> list[Candidate]:
         low=max(request.batch_min, request.low),
         high=min(request.batch_max, request.high),
         ran={size, *(m.global_batch for m in request.measured)},
-        least=least,
+        least=1 if _own_passes(request) else least,
         room=Team(request.models).room(1),
     )
     found = enumerate_candidates(allowed, {size, request.batch_initial}, passes)
-    return [c for c in found if c != request.current and (request.other_passes or c.global_batch != size)]
+    found = [c for c in found if c != request.current and (request.other_passes or c.global_batch != size)]
+    return _as_taken(request, found) if _own_passes(request) else found
+
+
+def _own_passes(request: SearchRequest) -> bool:
+    return any(m.fits is not None for m in request.models)
+
+
+def _as_taken(request: SearchRequest, found: list[Candidate]) -> list[Candidate]:
+    """Name plans by the most passes that a worker takes under them: those of still more are the same over again."""
+    if not found:
+        return []
+    most, _ = taken(request.models, found, request.min_share)
+    named = {Candidate(c.global_batch, passes) for c, passes in zip(found, most.astype(int).tolist(), strict=True)}
+    return sorted(named - {Candidate(*request.current)})
 
 
 def prospect_of(request: SearchRequest, plans: Sequence[Candidate]) -> Prospect | None:
@@ -192,7 +206,7 @@ def prospect_of(request: SearchRequest, plans: Sequence[Candidate]) -> Prospect 
         _places(plans),
         _places([request.current])[0],
         prior,
-        _spread(plans, [request.current, *known]),
+        _spread(request, plans, [request.current, *known]),
     )
     compute_s = computing(ahead, request.overhead_s, plans)
     fit = chance_to_fit(request.models, request.memory, plans, compute_s, request.min_share)
@@ -212,8 +226,11 @@ def _places(plans: Sequence[tuple[int, int]]) -> Array:
     return np.log2(np.array(plans, dtype=np.float64).reshape(-1, 2)) * (1.0, 0.5)
 
 
-def _spread(plans: Sequence[tuple[int, int]], ran: Sequence[tuple[int, int]]) -> Array:
-    between, beyond = untried(plans, ran)
+def _spread(request: SearchRequest, plans: Sequence[tuple[int, int]], ran: Sequence[tuple[int, int]]) -> Array:
+    if _own_passes(request):
+        between, beyond = untried(*(taken(request.models, them, request.min_share)[1] for them in (plans, ran)))
+    else:
+        between, beyond = untried(*(np.array([b / p for b, p in them]) for them in (plans, ran)))
     return _BETWEEN * between + _BEYOND * beyond
 
 

@@ -4,6 +4,10 @@ The group's step takes as long as its slowest worker, so the shares minimise the
 ceilings, ``batch.minShare`` samples each at least, and an exact sum. With monotone step times this has a simple exact
 solution: the number of samples that all workers together finish within T grows with T, so bisect T until it is the
 batch (covers compute- and communication-bound workers and ceilings alike; cf. OptPerf in Cannikin, Middleware'24).
+
+Passes need not be equally many: only the last one takes part in the exchange of gradients, and each costs its fixed
+time again. So a worker that is known to hold ``fits`` samples takes its share in the number of passes that is fastest
+for it: few, as a rule (ours; the published balancers give all the same number).
 """
 
 from __future__ import annotations
@@ -21,6 +25,8 @@ from rex_operator.planning.types import CannotPlan
 Whole = npt.NDArray[np.int64]
 _EXACT = 1e-12
 """Relative width at which bisection ends ..."""
+_IN_VAIN = 2
+"""After so many more passes that are better for nobody, still more are not either: each costs its fixed time."""
 _FEW = 16
 """... unless no more than so many samples are too much before: taking those away one by one is exact as well."""
 
@@ -35,6 +41,9 @@ class WorkerModel:
     """Its time relative to its kind's curve."""
     cap: int | None = None
     """Most samples per micro-batch."""
+    fits: int | None = None
+    """Samples per micro-batch, at most ``cap``, that it holds for sure: it takes its share in its own number of passes,
+    none larger than that unless the plan has too few. None: it takes its share in as many passes as the plan has."""
 
 
 class _Curves:
@@ -93,24 +102,72 @@ class Team:
         self._slowness = np.array([m.slowness for m in models])
         self._caps = np.array([np.inf if m.cap is None else m.cap for m in models])
         self._curves = _Curves([m.curve for m in models])
+        self._fits = np.array([0.0 if m.fits is None else m.fits for m in models])
+        self._own = bool(self._fits.any())
 
     def __len__(self) -> int:
         return len(self.models)
 
-    def times(self, shares: npt.ArrayLike, accumulation: int) -> Array:
-        """Return each worker's compute seconds for its share of one optimiser step."""
-        micro = np.asarray(shares, dtype=np.float64) / accumulation
-        seconds: Array = self._curves.time(micro) * self._slowness * accumulation
+    def passes(self, shares: npt.ArrayLike, accumulation: int) -> Whole:
+        """Return in how many passes each worker takes its share under a plan of ``accumulation`` passes."""
+        shares = np.asarray(shares, dtype=np.float64)
+        found = np.full(shares.shape, accumulation, dtype=np.int64)
+        if not self._own or accumulation == 1:
+            return found
+        fewest = np.where(self._fits > 0, np.ceil(shares / np.maximum(self._fits, 1.0) - 1e-9), accumulation)
+        shortest, in_vain = np.full(shares.shape, np.inf), 0
+        for passes in range(1, accumulation + 1):
+            may = (fewest <= passes) | (passes == accumulation)
+            seconds = np.where(may, self.times(shares, passes), np.inf)
+            better = seconds < shortest
+            found = np.where(better, passes, found)
+            shortest = np.minimum(seconds, shortest)
+            in_vain = 0 if better.any() or not may.all() else in_vain + 1
+            if in_vain == _IN_VAIN:
+                break
+        return found
+
+    def times(self, shares: npt.ArrayLike, passes: npt.ArrayLike) -> Array:
+        """Return each worker's compute seconds for its share of one optimiser step, in so many passes."""
+        each = np.asarray(passes, dtype=np.float64)
+        micro = np.asarray(shares, dtype=np.float64) / each
+        seconds: Array = self._curves.time(micro) * self._slowness * each
         return seconds
 
-    def fit_within(self, seconds: npt.ArrayLike, accumulation: int, least: int) -> Array:
+    def best_times(self, shares: npt.ArrayLike, accumulation: int) -> Array:
+        """Return `times` in the workers' own passes."""
+        return self.times(shares, self.passes(shares, accumulation))
+
+    def least(self, batch: float, accumulation: int, min_share: int, idle: bool = False) -> Whole:
+        """Return the least share of each worker: ``min_share`` samples in each of its passes.
+
+        1 where the batch is too small for that (with ``idle``, for a single one): some passes are empty then.
+        """
+        least = np.where(self._fits > 0, min_share, min_share * accumulation).astype(np.int64)
+        too_small = batch < (least.min() if idle else least.sum())
+        return np.ones_like(least) if min_share == 1 and too_small else least
+
+    def fit_within(self, seconds: npt.ArrayLike, accumulation: int, least: npt.ArrayLike) -> Array:
         """Return how many samples each worker finishes within ``seconds``, between ``least`` and its ceiling.
 
         For seconds of any shape; the workers are the result's last axis.
         """
-        micro_seconds = np.asarray(seconds, dtype=np.float64)[..., None] / accumulation / self._slowness
-        done = self._curves.largest(micro_seconds) * accumulation
+        own_seconds = np.asarray(seconds, dtype=np.float64)[..., None] / self._slowness
+        done = self._curves.largest(own_seconds / accumulation) * accumulation
+        if self._own and accumulation > 1:
+            done = self._in_fewer(own_seconds, done, accumulation)
         return np.asarray(np.clip(done, least, np.maximum(self._caps * accumulation, least)))
+
+    def _in_fewer(self, own_seconds: Array, done: Array, accumulation: int) -> Array:
+        """Return what is done where each worker may take fewer passes; ``done`` is that in all of them."""
+        in_vain = 0
+        for passes in range(1, accumulation):
+            some = np.minimum(self._curves.largest(own_seconds / passes), self._fits) * passes
+            in_vain = 0 if (some > done).any() else in_vain + 1
+            if in_vain == _IN_VAIN:
+                break
+            done = np.maximum(done, some)
+        return done
 
     def room(self, accumulation: int, workers: int | None = None) -> float:
         """Return the most samples per step that the ceilings allow, at most so many ``workers`` taking part.
@@ -119,7 +176,7 @@ class Team:
         """
         return float(np.sort(self._caps)[::-1][:workers].sum() * accumulation)
 
-    def whole_within(self, seconds: float, accumulation: int, least: int) -> Whole:
+    def whole_within(self, seconds: float, accumulation: int, least: npt.ArrayLike) -> Whole:
         """Return `fit_within` in whole samples."""
         return np.floor(np.minimum(self.fit_within(seconds, accumulation, least), 2.0**53) + 1e-7).astype(np.int64)
 
@@ -129,17 +186,16 @@ def split(
 ) -> dict[str, int]:
     """Return the shares that minimise the slowest worker's time; they sum to ``batch``.
 
-    Every share is at least ``min_share`` x ``accumulation`` (so many samples in each pass); with a ``min_share`` of 1,
-    at least 1 where the batch is too small for a sample in each pass. With ``idle`` a worker whose least share would
-    hold up the others, or does not fit in its memory, gets 0 instead. Raises ``CannotPlan`` when the batch has too few
-    samples for that, or more than the ceilings hold.
+    Every share is at least ``min_share`` in each of its passes; with a ``min_share`` of 1, at least 1 where the batch
+    is too small for a sample in each pass. With ``idle`` a worker whose least share would hold up the others, or does
+    not fit in its memory, gets 0 instead. Raises ``CannotPlan`` when the batch has too few samples for that, or more
+    than the ceilings hold.
     """
     team = Team(models)
     if idle:
         team = _able(team, min_share)
     check_room(team, batch, accumulation, min_share, idle)
-    least = min_share * accumulation if batch >= min_share * accumulation * (1 if idle else len(team)) else 1
-    shares = _shortest(team, batch, accumulation, least, idle)
+    shares = _shortest(team, batch, accumulation, team.least(batch, accumulation, min_share, idle), idle)
     found = dict(zip((m.worker_id for m in team.models), shares.tolist(), strict=True))
     return {m.worker_id: found.get(m.worker_id, 0) for m in models}
 
@@ -150,7 +206,7 @@ def _able(team: Team, min_share: int) -> Team:
     return Team(able) if able else team
 
 
-def _shortest(team: Team, batch: int, accumulation: int, least: int, idle: bool) -> Whole:
+def _shortest(team: Team, batch: int, accumulation: int, least: Whole, idle: bool) -> Whole:
     """Return the best whole shares, each ``least`` or more, or 0 with ``idle``.
 
     The samples that are done within T grow with T, also where those who cannot do ``least`` of them do none and only
@@ -164,12 +220,12 @@ def _shortest(team: Team, batch: int, accumulation: int, least: int, idle: bool)
         if not idle:
             return whole
         whole[whole < least] = 0
-        spare = np.argsort(-whole, kind="stable")[batch // least :]
-        whole[spare] = 0
+        order = np.argsort(-whole, kind="stable")
+        whole[order[np.cumsum(least[order]) > batch]] = 0
         return whole
 
-    low = float(team.times(np.full(len(team), least), accumulation).min()) / 2
-    high = max(low, float(team.times(np.full(len(team), batch / len(team)), accumulation).max()))
+    low = float(team.best_times(least, accumulation).min()) / 2
+    high = max(low, float(team.best_times(np.full(len(team), batch / len(team)), accumulation).max()))
     shares = within(high)
     while shares.sum() < batch:
         low, high = high, 2 * high
@@ -186,7 +242,7 @@ def _shortest(team: Team, batch: int, accumulation: int, least: int, idle: bool)
     return shares
 
 
-def _give_back(team: Team, shares: Whole, surplus: int, accumulation: int, least: int) -> None:
+def _give_back(team: Team, shares: Whole, surplus: int, accumulation: int, least: Whole) -> None:
     """Take ``surplus`` samples away, each from the slowest worker that has more than ``least``; of equal ones the last.
 
     Where bisection went as far as numbers allow, many are left only where as many workers are equally slow: those give
@@ -194,7 +250,7 @@ def _give_back(team: Team, shares: Whole, surplus: int, accumulation: int, least
     """
     backwards = -np.arange(len(team))
     while surplus > 0:
-        times = np.where(shares > least, team.times(shares, accumulation), -np.inf)
+        times = np.where(shares > least, team.best_times(shares, accumulation), -np.inf)
         count = min(surplus, int(np.isfinite(times).sum())) if surplus > _FEW else 1
         shares[np.lexsort((backwards, -times))[:count]] -= 1
         surplus -= count
@@ -212,12 +268,13 @@ def check_room(team: Team, batch: int, accumulation: int, min_share: int = 1, id
     needed = 1 if idle else len(team)
     if batch < needed:
         raise CannotPlan(f"a batch of {batch} cannot give {needed} workers a sample each")
-    if min_share > 1 and batch < min_share * accumulation * needed:
+    least = np.sort(team.least(batch, accumulation, min_share, idle))
+    if min_share > 1 and batch < least[:needed].sum():
         raise CannotPlan(
             f"a batch of {batch} cannot give {needed} workers batch.minShare ({min_share}) samples in each of"
             f" {accumulation} passes"
         )
-    room = team.room(accumulation, max(1, batch // (min_share * accumulation)) if idle else len(team))
+    room = team.room(accumulation, max(1, int((np.cumsum(least) <= batch).sum())) if idle else len(team))
     if batch > room:
         raise CannotPlan(
             f"a batch of {batch} does not fit: the workers' memory holds {int(room)} samples in {accumulation} passes"

@@ -6,7 +6,6 @@ The planner's state machine issues plans; here is the part of it that lives whil
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -142,7 +141,7 @@ class Trials:
         overfull = self._known.overfull()
         if overfull is not None:
             worker, part = overfull
-            micro_batch = math.ceil(trial.plan.local_batches[worker.worker_id] / trial.plan.accumulation)
+            micro_batch = trial.plan.micro_batch(worker.worker_id)
             if micro_batch > self._known.spec.batch.min_share:  # with less no worker can go on; and it did run
                 self._known.devices.out_of_memory(worker, micro_batch)
             reason = words.overfull(trial, worker, part)

@@ -100,6 +100,8 @@ class PlanSummary(Record):
     accumulation: int
     local_batches: dict[str, int] = {}
     """Empty for groups of more than ``MAX_NAMED_WORKERS``."""
+    passes: dict[str, int] = {}
+    """Of each worker that takes its share in fewer than ``accumulation``; empty where ``local_batches`` is."""
     learning_rate_factor: float
 
     @classmethod
@@ -110,6 +112,7 @@ class PlanSummary(Record):
             global_batch=draft.global_batch,
             accumulation=draft.accumulation,
             local_batches=named,
+            passes={worker: own for worker, own in draft.passes.items() if worker in named},
             learning_rate_factor=draft.learning_rate_factor,
         )
 

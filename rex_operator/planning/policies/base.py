@@ -38,7 +38,7 @@ class About:
     """What it does, in a sentence."""
     ours: str = ""
     """What the publication leaves open and was chosen here; empty: nothing."""
-    changes: tuple[Literal["shares", "batch"], ...] = ()
+    changes: tuple[Literal["shares", "batch", "passes"], ...] = ()
     """What it may change while a job runs."""
     exempt: Mapping[str, str] = field(default_factory=dict)
     """Checks of `rex_operator.testing` that its own rule breaks, each with the reason."""
@@ -83,8 +83,8 @@ class Scene:
     measured: tuple[Measured, ...] = ()
     remaining_samples: int | None = None
     """Samples that the job has left to train on; None: not known."""
-    equal_passes: bool = False
-    """All workers must run equally many passes."""
+    own_passes: bool = False
+    """Each worker may take its own number of passes."""
 
     @property
     def noise_scale(self) -> float | None:

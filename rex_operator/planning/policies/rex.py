@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import ClassVar
 
 import numpy as np
@@ -39,7 +40,7 @@ class Rex(Base):
             " test and a practical margin say that they help."
         ),
         ours="The paper's text is not public: all constants and the design of the parts are this project's.",
-        changes=("shares", "batch"),
+        changes=("shares", "batch", "passes"),
     )
 
     def __init__(self) -> None:
@@ -64,6 +65,14 @@ class Rex(Base):
                 if math.isinf(trust):
                     raise
         return even_split(scene.ceilings(), batch, accumulation, least)
+
+    def passes(self, scene: Scene, shares: Mapping[str, int], accumulation: int) -> dict[str, int]:
+        """Return the passes of each worker that is faster with fewer of them."""
+        models = self._models(scene, TRUST) if scene.own_passes and accumulation > 1 else None
+        if models is None:
+            return {}
+        taken = Team(models).passes([shares[m.worker_id] for m in models], accumulation).tolist()
+        return {m.worker_id: passes for m, passes in zip(models, taken, strict=True) if passes < accumulation}
 
     def rebalance(self, scene: Scene) -> Rebalance | None:
         """Return better shares, if patience allows a move now and its predicted gain is worth it.
@@ -101,8 +110,9 @@ class Rex(Base):
         except CannotPlan:
             return None
         team = Team(models)
-        now = team.times([plan.local_batches[m.worker_id] for m in models], plan.accumulation)
-        then = team.times([shares[m.worker_id] for m in models], plan.accumulation)
+        names = [m.worker_id for m in models]
+        now = team.times([plan.local_batches[w] for w in names], [plan.passes_of(w) for w in names])
+        then = team.best_times([shares[w] for w in names], plan.accumulation)
         gain = (now.max() + scene.overhead_s) / (then.max() + scene.overhead_s) - 1
         goal = self._goal(scene, plan, float(now.max())) if gain < threshold else gain
         spread_before, spread_after = now.max() / now.min(), then.max() / then.min()
@@ -131,7 +141,7 @@ class Rex(Base):
             shares = split(models, plan.global_batch, plan.accumulation, scene.spec.batch.min_share)
         except CannotPlan:
             return 0.0
-        then = Team(models).times([shares[m.worker_id] for m in models], plan.accumulation)
+        then = Team(models).best_times([shares[m.worker_id] for m in models], plan.accumulation)
         return float((slowest_s + scene.overhead_s) / (then.max() + scene.overhead_s) - 1)
 
     def climb(self, scene: Scene, trial: Trial) -> Rung | None:
@@ -170,7 +180,7 @@ class Rex(Base):
 
     @staticmethod
     def _models(scene: Scene, trust: float) -> list[WorkerModel] | None:
-        return scene.devices.models(scene.workers, scene.at, trust)
+        return scene.devices.models(scene.workers, scene.at, trust, own_passes=scene.own_passes)
 
 
 def _trial_steps(scene: Scene) -> int:
