@@ -81,6 +81,7 @@ class PlanStatus(ApiModel):
     generation: Count = 0
     global_batch: Annotated[int, Field(ge=0, le=MAX_BATCH)] = 0
     accumulation: Annotated[int, Field(ge=1, le=1024)] = 1
+    """Passes per step that a worker takes at most."""
     learning_rate_factor: Annotated[float, Field(ge=0, le=1e6)] = 1.0
     state: Literal["Applied", "Pending"] = "Applied"
     unacked: Annotated[list[DnsLabel], Field(max_length=MAX_UNACKED, default_factory=list)]

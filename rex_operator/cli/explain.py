@@ -131,6 +131,8 @@ def _rows(record: DecisionRecord) -> Iterator[tuple[str, str]]:
         yield "batch", f"{_change(batches)}, learning rate {_change(rates)}"
     if after is not None and after.local_batches:
         yield "shares", _shares(before.local_batches if before else {}, after.local_batches)
+        if after.passes:
+            yield "passes", _passes(after)
     if record.expectation is not None and evidence is None:
         yield "expected", percent(record.expectation)
     if evidence is not None:
@@ -162,6 +164,13 @@ def _shares(before: Mapping[str, int], after: Mapping[str, int]) -> str:
         + (f" and {more} more" if more else "")
         + (f"; {len(after) - len(moved)} unchanged" if known and len(moved) < len(after) else "")
     )
+
+
+def _passes(plan: PlanSummary) -> str:
+    """Name the workers that take their share in fewer passes than the others."""
+    told = [f"{worker} {own}" for worker, own in list(plan.passes.items())[:MAX_SHARES]]
+    more, others = len(plan.passes) - len(told), len(plan.local_batches) - len(plan.passes)
+    return ", ".join(told) + (f" and {more} more" if more else "") + (f"; others {plan.accumulation}" if others else "")
 
 
 def _effect(record: DecisionRecord, evidence: Evidence) -> str:

@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from rex_operator.cli.words import decision_line, duration, number, progress_line
+from rex_operator.cli.words import decision_line, duration, in_passes, number, progress_line
 from rex_operator.jobs import JobView
 from rex_operator.planning import DecisionRecord
 
@@ -116,7 +116,7 @@ def worker_table(view: JobView) -> Table:
             row.worker_id,
             row.device,
             row.state,
-            str(row.local_batch or "-"),
+            in_passes(row.local_batch, row.passes) if row.local_batch else "-",
             number(row.compute_s, 1e3),
             number(row.wait_s, 1e3),
             number(row.comm_s, 1e3),
@@ -168,10 +168,12 @@ def summary_table(summary: dict[str, Any]) -> Table:
         table.add_row(name, escape(value))
     for name, value in summary["metrics"].items():
         table.add_row(name, f"{number(value, digits=4)} (best {number(summary['best_metrics'].get(name), digits=4)})")
-    passes = f" in {summary['accumulation']} passes" if (summary["accumulation"] or 1) > 1 else ""
+    most, own = summary["accumulation"] or 1, summary["passes"]
+    passes = f" in {'up to ' if own else ''}{most} passes" if most > 1 else ""
     table.add_row("global batch", f"{summary['global_batch'] or '-'}{passes}")
     shares = ", ".join(
-        f"{worker} {summary['devices'].get(worker, '')} {share}" for worker, share in summary["local_batches"].items()
+        f"{worker} {summary['devices'].get(worker, '')} {in_passes(share, own.get(worker, most))}"
+        for worker, share in summary["local_batches"].items()
     )
     table.add_row("local batches", shares)
     decided = ", ".join(f"{count} {kind}" for kind, count in summary["decisions"].items() if count)

@@ -37,9 +37,12 @@ def duration(seconds: float) -> str:
 
 def batch(plan: PlanSummary | None) -> str:
     """Return a plan's batch, with its accumulation if it has any."""
-    if plan is None:
-        return "-"
-    return f"{plan.global_batch}" + (f"/{plan.accumulation}" if plan.accumulation > 1 else "")
+    return "-" if plan is None else in_passes(plan.global_batch, plan.accumulation)
+
+
+def in_passes(samples: int, passes: int) -> str:
+    """Return samples and in how many passes they are taken, if in more than one."""
+    return f"{samples}/{passes}" if passes > 1 else f"{samples}"
 
 
 def progress_line(view: JobView, seconds: float) -> str:

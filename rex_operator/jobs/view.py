@@ -37,6 +37,8 @@ class WorkerRow:
     comm_s: float | None
     step: int
     plan_version: int
+    passes: int = 1
+    """In which it takes its local batch."""
     failed: str = ""
     given_up: bool = False
     """Lost for so long that another should take its place."""

@@ -77,6 +77,7 @@ def _row(coordinator: Coordinator, planner: PlannerView, life: Life) -> WorkerRo
         comm_s=seen.comm_s if seen else None,
         step=life.step,
         plan_version=life.plan_version,
+        passes=plan.passes_of(life.worker_id) if inside and plan else 1,
         failed=life.failed,
         given_up=life.given_up,
         exits=life.exits,

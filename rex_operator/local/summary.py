@@ -72,6 +72,7 @@ def summarize(
         "global_batch": plan.global_batch if plan else None,
         "accumulation": plan.accumulation if plan else None,
         "local_batches": dict(plan.local_batches) if plan else {},
+        "passes": dict(plan.passes) if plan else {},
         "devices": {row.worker_id: row.device for row in view.workers},
         "decisions": {kind: tally.decisions[kind] for kind in VERDICTS},
         "restarts": {"charged": restarts[0], "not_charged": restarts[1]},

@@ -37,6 +37,7 @@ def _shape(value: Any) -> Shape | None:
         accumulation=whole(value.get("accumulation")),
         local_batches=dict(list(local.items())[:MAX_WORKERS]),
         learning_rate_factor=number(value.get("learning_rate_factor")),
+        own_passes=bool(numbers(value.get("passes"))),
     )
 
 

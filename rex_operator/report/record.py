@@ -67,6 +67,8 @@ class Shape:
     accumulation: int | None
     local_batches: Mapping[str, float]
     learning_rate_factor: float | None
+    own_passes: bool = False
+    """Some workers take their share in fewer passes than ``accumulation``."""
 
 
 @dataclass(frozen=True)

@@ -152,7 +152,7 @@ def _change(decision: Decision) -> str:
 def _batch(shape: Shape) -> str:
     batch = "?" if shape.global_batch is None else str(shape.global_batch)
     passes = shape.accumulation or 1
-    return batch if passes == 1 else f"{batch} in {passes} passes"
+    return batch if passes == 1 else f"{batch} in {'up to ' if shape.own_passes else ''}{passes} passes"
 
 
 def _shares(local_batches: Mapping[str, float], opening: str = "") -> str:

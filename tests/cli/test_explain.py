@@ -153,6 +153,12 @@ def test_a_real_job_fits_the_terminal(tmp_path: Path, width: int) -> None:
         assert " ".join(record.reason.split()) in " ".join(text.split())
 
 
+def test_who_takes_fewer_passes_is_told(tmp_path: Path) -> None:
+    own = plan(128).model_copy(update={"accumulation": 4, "passes": {"w1": 1}})
+    text = told(recorded(tmp_path, [STARTED.model_copy(update={"plan_to": own})]))
+    assert "w1 1; others 4" in text
+
+
 def test_shares_of_a_large_group_are_cut(tmp_path: Path) -> None:
     shares = {f"w{i}": 4 for i in range(60)}
     large = PlanSummary(global_batch=240, accumulation=1, local_batches=shares, learning_rate_factor=1.0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -78,6 +79,21 @@ def test_the_summary() -> None:
     text = out.getvalue()
     for words in ("2 min 32 s", "50, 3200", "0.9100 (best 0.9500)", "1 accepted", "1 charged", "w0 a100 32"):
         assert words in text
+
+
+def test_passes_are_told_of_each_worker() -> None:
+    view = training()
+    assert view.plan is not None
+    plan = view.plan.model_copy(update={"accumulation": 4, "passes": {"w1": 2}})
+    rows = tuple(replace(row, passes=plan.passes_of(row.worker_id)) for row in view.workers)
+    view, out = replace(view, plan=plan, workers=rows), io.StringIO()
+    figures = summarize(view, Tally(), seconds=1.0, restarts=(0, 0), outcome="succeeded", message="")
+    PlainScreen(Console(file=out, width=120)).summary(figures)
+    assert "64 in up to 4 passes" in out.getvalue()
+    assert "w0 a100 32/4, w1 a100 32/2" in out.getvalue()
+    with LiveScreen(Console(file=out, width=200, force_terminal=True, color_system=None)) as screen:
+        screen.progress(view, 10.0)
+    assert "32/4" in out.getvalue().partition("local batch")[2]
 
 
 @pytest.mark.parametrize(

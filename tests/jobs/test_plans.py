@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from rex_operator.jobs import SavedState
 from rex_operator.planning import PlanDraft, SearchRequest, SearchResult
 from rex_worker.protocol import OutOfMemory, Plan, Ready
 from tests.jobs.desk import Desk, ended, running, sent
@@ -135,3 +136,29 @@ def test_the_kind_of_optimizer_that_workers_tell_of_is_known_also_after_a_restar
     again = Desk(desk.coordinator.saved())
     assert again.coordinator.planner.state().adaptive
     assert again.plan == desk.plan
+
+
+def test_that_all_must_run_equally_many_passes_is_known_also_after_a_restart() -> None:
+    desk = Desk()
+    desk.target("w0", "w1")
+    for name in ("w0", "w1"):
+        desk.hello(name)
+        desk.say(name, Ready(equal_passes=True))
+    assert desk.coordinator.planner.state().equal_passes
+    assert Desk(desk.coordinator.saved()).coordinator.planner.state().equal_passes
+
+
+def test_own_passes_go_to_the_workers_and_survive_a_restart(monkeypatch: pytest.MonkeyPatch) -> None:
+    desk = running("w0", "w1")
+    draft = PlanDraft(96, 4, {"w0": 64, "w1": 32}, 1.0, passes={"w1": 1})
+    wishes = [draft]
+    monkeypatch.setattr(desk.coordinator.planner, "poll", lambda now: wishes.pop() if wishes else None)
+    mail = sent(desk.wait(0.5), Plan)
+    assert {name: [plan.passes_of(worker) for worker in ("w0", "w1")] for name, (plan,) in mail.items()} == {
+        "w0": [4, 1],
+        "w1": [4, 1],
+    }
+    assert {row.worker_id: row.passes for row in desk.coordinator.view().workers} == {"w0": 4, "w1": 1}
+    again = Desk(SavedState.model_validate_json(desk.coordinator.saved().model_dump_json()))
+    assert again.plan.passes == {"w1": 1}
+    assert again.coordinator.group.draft is not None and again.coordinator.group.draft.passes == {"w1": 1}

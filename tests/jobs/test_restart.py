@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 from rex_operator.jobs import MAX_SAVED_BYTES, SavedState
 from tests.jobs.desk import Desk, memberships, running, sent
 
@@ -68,6 +70,15 @@ def test_without_any_state_numbers_are_learned_from_the_workers() -> None:
     (fresh,) = memberships(desk.hello("w1", generation=6, version=31, step=100))
     assert fresh.generation == 7
     assert fresh.plan.version == 32
+
+
+def test_a_state_that_knows_of_no_own_passes_is_taken_up() -> None:
+    """As an operator before them has saved it."""
+    saved = json.loads(running("w0", "w1", "w2").coordinator.saved().model_dump_json())
+    del saved["plan"]["passes"], saved["planner"]["equal_passes"]
+    later = Desk(SavedState.model_validate_json(json.dumps(saved)))
+    assert later.plan.passes == {} and later.plan.version == 1
+    assert later.coordinator.group.draft is not None and later.coordinator.group.draft.passes == {}
 
 
 def many(count: int) -> Desk:

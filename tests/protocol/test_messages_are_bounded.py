@@ -64,6 +64,38 @@ def test_a_plan_must_sum_to_its_global_batch() -> None:
         plan(global_batch=5)
 
 
+@pytest.mark.parametrize(
+    "passes",
+    [
+        '{"w0": 0}',
+        '{"w0": 5}',
+        '{"w9": 1}',
+        '{"w0": 1.5}',
+        '{"w0": true}',
+        '{"w0": "1"}',
+        '{"w0": null}',
+        '{"w0": 1e400}',
+        '{"../w": 1}',
+        "[]",
+        "null",
+        "1",
+    ],
+)
+def test_passes_are_of_the_plans_workers_and_at_most_accumulation(passes: str) -> None:
+    text = encode(plan(accumulation=4))
+    assert parse_down(text.replace('"passes":{}', '"passes":{"w0":4}')) == plan(accumulation=4, passes={"w0": 4})
+    with pytest.raises(ValueError, match="passes"):
+        parse_down(text.replace('"passes":{}', f'"passes":{passes}'))
+
+
+def test_a_plan_of_an_older_operator_has_equal_passes() -> None:
+    text = encode(plan(accumulation=4)).replace('"passes":{},', "")
+    assert "passes" not in text
+    assert [parse_down(text).passes_of(worker) for worker in ("w0", "w1")] == [4, 4]  # type: ignore[union-attr]
+    own = plan(accumulation=4, passes={"w1": 1})
+    assert [own.passes_of(worker) for worker in ("w0", "w1")] == [4, 1]
+
+
 def test_a_membership_names_the_workers_of_its_plan() -> None:
     member = Member(worker_id="w0", incarnation="u", address="10.0.0.1", store_port=4000)
     with pytest.raises(ValueError, match="different workers"):
@@ -110,6 +142,13 @@ def test_the_largest_group_with_the_longest_names_fits_one_message() -> None:
     members = [Member(worker_id=w, incarnation="u" * 64, address="a" * 253, store_port=65535) for w in ids]
     shares = dict.fromkeys(ids, protocol.MAX_SAMPLES // protocol.MAX_WORKERS)
     generation = version = protocol.MAX_SAMPLES
-    plan = Plan(generation=generation, version=version, global_batch=sum(shares.values()), local_batches=shares)
+    plan = Plan(
+        generation=generation,
+        version=version,
+        global_batch=sum(shares.values()),
+        accumulation=1024,
+        local_batches=shares,
+        passes=dict.fromkeys(ids, 1000),
+    )
     membership = Membership(generation=generation, members=members, plan=plan)
     assert parse_down(encode(membership)) == membership

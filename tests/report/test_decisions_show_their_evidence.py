@@ -104,3 +104,12 @@ def test_a_verdict_is_marked_at_the_batch_that_was_tried(tmp_path_factory: pytes
         trace["name"]: trace["y"] for trace in figure.traces if trace.get("mode") == "markers" and "text" in trace
     }
     assert marked == {"accepted": [192], "rejected": [512], "inconclusive": [208]}
+
+
+def test_passes_are_those_of_the_worker_with_the_most(tmp_path_factory: pytest.TempPathFactory) -> None:
+    lines = plausible()
+    start = next(line["decision"] for line in lines if line.get("decision", {}).get("kind") == "accepted")
+    start["plan_to"] |= {"accumulation": 4, "passes": {"w0": 1}}
+    start["plan_from"] |= {"accumulation": 2}
+    html = write_report(write(tmp_path_factory.mktemp("run"), lines)).read_text(encoding="utf-8")
+    assert row(Rows(html).rows, "accepted")[3].startswith("64 in 2 passes → 192 in up to 4 passes")
