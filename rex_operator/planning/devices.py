@@ -278,6 +278,7 @@ class Devices:
             return None
         stranger = max(curves.values(), key=lambda c: float(c.time(c.sizes[0])) / c.sizes[0])
         peers, models = self._peers(workers), []
+        fits: dict[tuple[str, int | None, int], int] = {}
         for worker in workers:
             curve = curves.get(worker.device, stranger)
             ceiling = self.ceiling(worker)
@@ -286,12 +287,11 @@ class Devices:
             if math.isfinite(trust):
                 bounds.append(max(self._least, math.floor(curve.trusted(trust)[1])))
             cap = min(bounds) if bounds else None
-            fits = self.proven(worker) if own_passes else None
-            models.append(
-                WorkerModel(
-                    worker.worker_id, curve, slowness, cap, fits if fits is None or cap is None else min(fits, cap)
-                )
-            )
+            alike = worker.device, worker.max_local_batch, worker.memory_bytes
+            if own_passes and alike not in fits:
+                fits[alike] = self.limits(worker).surely()
+            surely = min(fits[alike], fits[alike] if cap is None else cap) if own_passes else None
+            models.append(WorkerModel(worker.worker_id, curve, slowness, cap, surely))
         return models
 
     def _peers(self, team: Iterable[WorkerInfo]) -> dict[str, _Peers]:

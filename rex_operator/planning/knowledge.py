@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -77,9 +76,7 @@ class Knowledge:
         could take some shares in no number of passes.
         """
         workers, least = self.workers.values(), self.spec.batch.min_share
-        roomy = least == 1 or all(
-            min(self.devices.proven(w), self.devices.ceiling(w) or math.inf) >= 2 * least for w in workers
-        )
+        roomy = least == 1 or all(self.devices.limits(w).surely() >= 2 * least for w in workers)
         return self._own_passes and not self.equal_passes and len(workers) > 1 and roomy
 
     def models(self, at: float) -> list[WorkerModel] | None:

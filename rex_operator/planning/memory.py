@@ -9,6 +9,7 @@ cases confined to what the bounds leave.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -23,6 +24,9 @@ HAZARD = 0.2
 """Of running out of memory, per doubling of the micro-batch beyond the largest that ran, where no bytes are known."""
 USABLE = 0.95
 """Part of a device's memory that a plan may come to need: what leaves less is at the edge."""
+SURE = 0.93
+"""Chance to fit of a micro-batch that is taken without further ado; where no bytes are known, a quarter beyond what ran."""
+_GRID = 2.0 ** (np.arange(33) / 8)
 _WORKSPACE = 0.05
 """Standard deviation of the log of where the line meets the memory: workspaces, fragments, longer inputs ..."""
 _PER_DOUBLING = 0.1
@@ -61,12 +65,22 @@ class Limits:
         between = np.clip((self._survival(np.maximum(x, self.ran)) - impossible) / left, 0.0, 1.0)
         return np.where(x >= top, 0.0, np.where(x <= self.ran, 1.0, between))
 
+    def surely(self) -> int:
+        """Return about the largest micro-batch that is `SURE` to fit; at least what ran."""
+        return _surely(self)
+
     def _survival(self, x: Array) -> Array:
         """Return the chance that the largest size is ``x`` or more, before the bounds are looked at."""
         if self.estimate is None:
             return np.asarray(np.exp(-HAZARD * np.maximum(0.0, np.log2(np.maximum(x, 1e-9) / self.ran))))
         with np.errstate(divide="ignore"):
             return np.asarray(special.ndtr((math.log(self.estimate) - np.log(x)) / self.spread))
+
+
+@functools.lru_cache(maxsize=1024)
+def _surely(limits: Limits) -> int:
+    sizes = np.floor(limits.ran * _GRID)
+    return int(sizes[limits.chance(sizes) >= SURE].max(initial=limits.ran))
 
 
 def meeting(peaks: Mapping[float, float], memory: float) -> tuple[float, float] | None:

@@ -78,8 +78,8 @@ class Window:
         self._steps: dict[int, GroupStep] = {}
         self._order: list[int] = []
         """Of all complete steps; ascending."""
-        self._timed: list[int] = []
-        """Of those that are fit for timing."""
+        self._timed: list[GroupStep] = []
+        """Those that are fit for timing; in their order."""
         self._pending: dict[int, dict[str, StepReport]] = {}
         self._pending_bound = max(_PENDING_STEPS, _PENDING_REPORTS // len(self.workers))
         self._horizon = 0
@@ -124,13 +124,13 @@ class Window:
             self._settled = None  # it came late, and may lie among those that told where the window settles
         insort(self._order, whole.step)
         if whole.counts:
-            insort(self._timed, whole.step)
+            insort(self._timed, whole, key=_number)
         if len(self._order) > self._length:
             self._settle()  # while the steps that tell it are still here
             self._overflowed = True
             oldest = self._order.pop(0)
             del self._steps[oldest]
-            if self._timed and self._timed[0] == oldest:
+            if self._timed and self._timed[0].step == oldest:
                 del self._timed[0]
             self._horizon = max(self._horizon, oldest)
         self._ripe = self._counted = None
@@ -184,14 +184,14 @@ class Window:
         """Return the steps that count, in their order: after the warm-up, unmarked, of full size."""
         if self._ripe is None:
             settled = self._settle()
-            begin = None if settled is None else bisect_left(self._timed, max(settled, self.since))
-            self._ripe = [] if begin is None else list(self.counted()[begin:])
+            begin = None if settled is None else bisect_left(self._timed, max(settled, self.since), key=_number)
+            self._ripe = [] if begin is None else self._timed[begin:]
         return self._ripe
 
     def counted(self) -> Sequence[GroupStep]:
         """Return the steps that are fit for timing, in their order, those of the warm-up too."""
         if self._counted is None:
-            self._counted = [self._steps[step] for step in self._timed]
+            self._counted = self._timed[:]
         return self._counted
 
     def newest(self) -> Iterator[GroupStep]:
@@ -201,9 +201,13 @@ class Window:
     def _settle(self) -> int | None:
         """Return the first step after the warm-up; None while that goes on. Later steps never move it."""
         if self._settled is None:
-            times = np.array([self._steps[step].step_s for step in self._timed])
-            self._settled = settled_from(self._timed, times, self.first, self._warmup_steps)
+            times = np.array([s.step_s for s in self._timed])
+            self._settled = settled_from([s.step for s in self._timed], times, self.first, self._warmup_steps)
         return self._settled
+
+
+def _number(one: GroupStep) -> int:
+    return one.step
 
 
 class Ingest:

@@ -86,7 +86,7 @@ def test_c_169_when_not_even_one_sample_fits_it_is_said_plainly() -> None:
 def test_a_known_ceiling_shapes_the_first_plan() -> None:
     _, draft = planner(128, ceiling=20)
     assert draft.global_batch == 128
-    assert max(math.ceil(share / draft.accumulation) for share in draft.local_batches.values()) <= 20
+    assert max(draft.micro_batch(worker) for worker in draft.local_batches) <= 20
 
 
 def test_a_team_too_large_for_the_batch_is_refused_with_the_reason() -> None:
@@ -100,13 +100,12 @@ def test_c_171_a_trial_that_runs_out_of_memory_is_vetoed_and_the_job_goes_on(see
     made = Planner(spec(), np.random.default_rng(seed))
     job = Job.of(made, MIX, seed=seed, noise_scale=lambda samples: 2000.0, memory={"a100": 50})
     job.run(60)
-    vetoes = [d for d in made.decisions if d.kind == "vetoed"]
-    assert vetoes and "do not fit in the memory" in vetoes[0].reason
+    stopped = [d for d in made.decisions if d.kind in ("vetoed", "ceiling")]
+    assert stopped and "do not fit in the memory" in stopped[0].reason
     assert job.plan is not None
     for worker, device in job.devices.items():
-        micro = math.ceil(job.plan.local_batches[worker] / job.plan.accumulation)
-        assert micro <= job.memory.get(device.kind, 10**9)
-    assert len(vetoes) <= 3, "the ceiling is learned, not tried again and again"
+        assert job.plan.micro_batch(worker) <= job.memory.get(device.kind, 10**9)
+    assert len(stopped) <= 3, "the ceiling is learned, not tried again and again"
 
 
 def test_c_171_where_the_bytes_lead_beyond_the_memory_no_trial_is_started() -> None:
@@ -139,8 +138,4 @@ def largest(job: Job, kind: str) -> int:
     """Return the largest micro-batch on devices of a kind."""
     assert job.plan is not None
     plan = job.plan
-    return max(
-        math.ceil(plan.local_batches[worker] / plan.accumulation)
-        for worker, device in job.devices.items()
-        if device.kind == kind
-    )
+    return max(plan.micro_batch(worker) for worker, device in job.devices.items() if device.kind == kind)
