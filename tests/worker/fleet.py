@@ -23,7 +23,9 @@ events = st.one_of(
     st.tuples(st.just("steps"), st.integers(1, 8)),
     st.tuples(st.just("steps"), st.integers(1, 8)),
     st.tuples(st.just("lost step"), st.integers(0, 3)),
-    st.tuples(st.just("passes"), st.tuples(st.integers(1, 4), st.none() | st.integers(1, 9))),
+    st.tuples(
+        st.just("passes"), st.tuples(st.lists(st.integers(1, 4), min_size=3, max_size=3), st.none() | st.integers(1, 9))
+    ),
     st.tuples(st.just("newcomer"), st.integers(0, 2)),
     st.tuples(st.just("keep"), st.just(0)),
     st.tuples(st.just("all die"), st.just(0)),
@@ -39,7 +41,7 @@ class Fleet:
         self._samples = samples
         self.sources: dict[int, Source] = {}
         self.batches = [3]
-        self.accumulation, self.ceiling = 1, None
+        self.passes, self.ceiling = [1, 1, 1], None
         self.position = Position(seed)
         self.steps = 0
         self.used: list[tuple[int, int]] = []
@@ -53,7 +55,7 @@ class Fleet:
                 case "plan":
                     self.batches = value
                 case "passes":
-                    self.accumulation, self.ceiling = value
+                    self.passes, self.ceiling = value
                 case "steps":
                     for _ in range(value):
                         self.step()
@@ -76,7 +78,7 @@ class Fleet:
             if rank not in self.sources:
                 self.sources[rank] = self._source(rank)
             source = self.sources[rank]
-            outlook = Outlook(self.position, tuple(self.batches), rank, self.accumulation, self.ceiling)
+            outlook = Outlook(self.position, tuple(self.batches), rank, self.passes[rank % 3], self.ceiling)
             layout = source.lay_out(outlook)
             told.add((layout.total, layout.ends_epoch, layout.mark))
             for number, part in enumerate(layout.passes[:lost_after]):

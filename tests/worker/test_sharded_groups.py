@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from rex_worker.protocol import Drain, GroupLost
+from rex_worker.protocol import Drain, GroupLost, Ready
 from tests.worker.ledger import Ledgers
 from tests.worker.operator_double import Operator, make_plan
 from tests.worker.sharded_model import Numbered, build
@@ -50,6 +50,8 @@ async def test_a_sharded_group_trains_as_one_process_does(rex: Operator, ledgers
     check_same_parameters(ledgers, "alone", *names)
     ran = [sum(entry["step"] == 1 for entry in ledgers.kind("batch", name)) for name in names]
     assert ran == [3, 3, 3]
+    assert all(ready.equal_passes for worker in workers for ready in worker.said(Ready))
+    assert not any(ready.equal_passes for ready in alone.said(Ready))
     held = [entry["held"] for name in names for entry in ledgers.kind("end", name)]
     assert sum(held) == len(ledgers.kind("end", "alone")[0]["parameters"]) and max(held) < sum(held) / 2
 
