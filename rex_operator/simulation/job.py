@@ -184,27 +184,35 @@ class Job:
         first = math.ceil(total / _passes(plan, workers[0], total)) if len(workers) == 1 else 0
         first = first if first < total else 0
         finite = math.isfinite(loss)
+        of_all = StepReport.model_construct(
+            step=self.step,
+            plan_version=self.version,
+            samples=self.samples,
+            epoch=epoch,
+            local_batch=0,
+            compute_s=0.0,
+            wait_s=0.0,
+            comm_s=None if self._fresh else communication,
+            data_s=0.0,
+            step_s=took,
+            loss=loss if finite else None,
+            diverged=not finite,
+            global_grad_sq=whole,
+            first_pass=first,
+            first_pass_sq=1.0 + phi / first * float(self.rng.chisquare(_FREEDOM)) / _FREEDOM if first else None,
+            peak_bytes=0,
+            marks=[],
+        )
         for worker, share, seconds, square in zip(workers, shares.values(), compute, squares.tolist(), strict=True):
-            report = StepReport.model_construct(
-                step=self.step,
-                plan_version=self.version,
-                samples=self.samples,
-                epoch=epoch,
-                local_batch=share,
-                compute_s=seconds,
-                wait_s=slowest - seconds,
-                comm_s=None if self._fresh else communication,
-                data_s=0.0,
-                step_s=took,
-                loss=loss if finite else None,
-                diverged=not finite,
-                local_grad_sq=1.0 + phi / max(share, 1) * square,
-                global_grad_sq=whole,
-                first_pass=first,
-                first_pass_sq=1.0 + phi / first * float(self.rng.chisquare(_FREEDOM)) / _FREEDOM if first else None,
-                peak_bytes=self._peak(worker, share / _passes(plan, worker, share)),
-                marks=[],
-            )
+            own = {
+                "local_batch": share,
+                "compute_s": seconds,
+                "wait_s": slowest - seconds,
+                "local_grad_sq": 1.0 + phi / max(share, 1) * square,
+            }
+            if self.bytes_per_sample:
+                own["peak_bytes"] = self._peak(plan, worker, share)
+            report = of_all.model_copy(update=own)
             self.planner.observe(worker, f"{worker}-life", self.generation, report, self.now)
         self._fresh = False
 
@@ -223,11 +231,9 @@ class Job:
         if draft is not None:
             self._take_up(draft)
 
-    def _peak(self, worker: str, samples: float) -> int:
-        if not self.bytes_per_sample:
-            return 0
+    def _peak(self, plan: PlanDraft, worker: str, share: int) -> int:
         memory, most = self.bytes_per_sample.get(self.devices[worker].kind, (0, 1))
-        return round(memory * samples / most)
+        return round(memory * share / _passes(plan, worker, share) / most)
 
     def advance(self) -> None:
         """Do a step, and let the planner look if it is time."""

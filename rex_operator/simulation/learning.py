@@ -14,13 +14,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from rex_operator.planning.noise import efficiency
+from rex_operator.planning.statistics import Sample
 from rex_operator.simulation.published.pollux import Trajectory
 
 NoiseScale = Callable[[float], float]
 """The noise scale, in samples, by progress in useful samples."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Course:
     """The course of a published run, shortened to a given number of steps."""
 
@@ -29,8 +30,8 @@ class Course:
     """Useful samples of the whole job."""
     shortened: float
     """Useful samples of the published run for each one here."""
-    _progress: tuple[float, ...]
-    _log_scale: tuple[float, ...]
+    _progress: Sample
+    _log_scale: Sample
 
     @classmethod
     def of(cls, run: Trajectory, batch: int, steps: int) -> Course:
@@ -47,7 +48,7 @@ class Course:
         worth = batch * (noise + base) / (noise + batch)
         target = steps / float(np.mean(1 / worth))
         whole = float(run.progress[-1]) * base
-        return cls(base, target, whole / target, tuple(way * target), tuple(scale))
+        return cls(base, target, whole / target, way * target, scale)
 
     def noise_scale(self, progress: float) -> float:
         """Return the noise scale in samples; before the first epoch's end and after the last one's it stays."""

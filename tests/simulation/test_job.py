@@ -199,7 +199,8 @@ def test_memory_is_that_of_each_workers_largest_pass() -> None:
     fits = with_passes(shares, 4, {"w1": 1}, memory={"a100": 24}, bytes_per_sample={"a100": (2400, 24)})
     fits.one_step()
     assert fits.lost_steps == 0 and fits.step == 1
-    assert [fits._peak(w, size) for w, size in (("w0", 10), ("w1", 24))] == [1000, 2400]
+    assert fits.plan is not None
+    assert [fits._peak(fits.plan, w, share) for w, share in shares.items()] == [1000, 2400]
     full = with_passes(shares, 4, {"w1": 1}, memory={"a100": 23})
     full.one_step()
     assert full.lost_steps == 1 and full.step == 0
