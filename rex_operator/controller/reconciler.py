@@ -132,13 +132,16 @@ class Reconciler:
     async def _runtime(self, key: Key, item: Object, owner: Owner, job: RexJob) -> JobRuntime | None:
         """The job's coordinator, started when this operator sees the job for the first time."""
         runtime = self._runtimes.get(key)
-        if runtime is not None and not job.spec.suspend and runtime.coordinator.stopping is not None:
+        resumed = runtime is not None and not job.spec.suspend and runtime.coordinator.stopping is not None
+        if runtime is not None and resumed:
             await runtime.keeper.write()
-            self._runtimes.drop(key)  # resumed: a new coordinator goes on from the state of the one that was stopped
+            self._runtimes.drop(key)  # a new coordinator goes on from the state of the one that was stopped
             runtime = None
         if runtime is not None or (item.get("status") or {}).get("phase") in ("Succeeded", "Failed"):
             return runtime
         saved = await recall(self._kube, owner)
+        if resumed and saved is not None:
+            saved = saved.alone()  # all were told to leave; a pod that is slow to go is a member of nothing
         return await self._runtimes.start(owner, job.spec, saved, self._kube, self._searches)
 
     async def _refuse(self, item: Object, owner: Owner, memory: Memory, error: InvalidJob) -> float | None:

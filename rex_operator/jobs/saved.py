@@ -50,3 +50,7 @@ class SavedState(BaseModel):
     total_samples: Count = 0
     steps_lost: Count = 0
     planner: PlannerState | None = None
+
+    def alone(self) -> SavedState:
+        """The same when nobody of the earlier part goes on: only the numbers, the checkpoint and what was learned count."""
+        return self.model_copy(update={"members": [], "plan": None})

@@ -58,8 +58,7 @@ class Desk:
             self._book.event("changed", "the manifest has changed since: training goes on, the planner starts anew")
             saved = saved.model_copy(update={"planner": None})
         if saved is not None:
-            # Nobody of the earlier part is alive: only the numbers, the checkpoint and what was learned count.
-            saved = saved.model_copy(update={"members": [], "plan": None})
+            saved = saved.alone()
         coordinator = Coordinator(self._name, job.spec, np.random.default_rng(seed), time.monotonic(), saved)
         self._book.record.remember(coordinator.planner.decisions)
         return coordinator

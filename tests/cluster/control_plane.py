@@ -7,11 +7,9 @@ the end of its log.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import secrets
-import socket
 import ssl
 import urllib.error
 import urllib.request
@@ -24,6 +22,7 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 
 from tests.cluster import processes
 from tests.cluster.network import SERVICE_SUBNET
+from tests.cluster.ports import quiet_port
 from tests.cluster.processes import Process
 
 CONTEXT = "rex-test"
@@ -41,11 +40,10 @@ class Ports:
     @classmethod
     def free(cls) -> Ports:
         """Ports that nobody uses now on loopback."""
-        with contextlib.ExitStack() as stack:
-            sockets = [stack.enter_context(socket.socket()) for _ in range(3)]
-            for each in sockets:
-                each.bind(("127.0.0.1", 0))
-            return cls(*(each.getsockname()[1] for each in sockets))
+        found: set[int] = set()
+        while len(found) < 3:
+            found.add(quiet_port())
+        return cls(*found)
 
 
 @dataclass

@@ -89,13 +89,15 @@ class Kubectl:
         )
 
     def wait_gone(self, kind: str, name: str, *, namespace: str | None = None, seconds: float) -> None:
-        """Wait until the object is no more. Raises ``ClusterError`` if it stays."""
-        if self.get(kind, name, namespace) is None:
-            return
-        for event, _ in self.watch(kind, namespace=namespace, name=name, seconds=seconds):
-            if event == "DELETED" or self.get(kind, name, namespace) is None:
-                return
-        raise ClusterError(f"{kind} {name} is still there: {_brief(self.get(kind, name, namespace))}")
+        """Wait until the object is no more. Raises ``ClusterError`` if it stays.
+
+        By asking again, not by a watch: an object that goes before the watch has begun would be waited for in vain.
+        """
+        deadline = time.monotonic() + seconds
+        while (there := self.get(kind, name, namespace)) is not None:
+            if time.monotonic() > deadline:
+                raise ClusterError(f"{kind} {name} is still there after {seconds:.0f} s: {_brief(there)}")
+            time.sleep(0.2)
 
 
 def _events(command: list[str], deadline: float) -> Iterator[tuple[str, Object]]:

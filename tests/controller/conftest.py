@@ -2,30 +2,26 @@
 
 from __future__ import annotations
 
-import socket
+import asyncio
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
 from rex_operator.controller.kube import Kube
 from tests.cluster.fixtures import ApiServer
+from tests.cluster.ports import quiet_port
 from tests.controller.operator_process import OperatorProcess
 from tests.controller.scene import Scene
 
 
-def _free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
-
-
 @pytest.fixture(scope="session")
 def operator(rex_server: ApiServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OperatorProcess]:
-    """The operator, running; a test that ends it must start it again."""
+    """The operator, at work; a test that ends it must start it again and wait until it leads."""
     rex_server.kubectl("create", "namespace", "rex-system")
-    made = OperatorProcess(rex_server.kubeconfig, tmp_path_factory.mktemp("operator"), _free_port(), _free_port())
+    made = OperatorProcess(rex_server.kubeconfig, tmp_path_factory.mktemp("operator"), quiet_port(), quiet_port())
     made.start()
     try:
+        asyncio.run(made.leads())  # the first test may be one that ends it
         yield made
     finally:
         made.kill()

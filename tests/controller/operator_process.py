@@ -22,6 +22,8 @@ class OperatorProcess:
         self.log = folder / "operator.log"
         self._process: subprocess.Popen[bytes] | None = None
         self._lives = 0
+        self._lines_before = 0
+        """Lines of the log that are of earlier lives."""
 
     @property
     def pid(self) -> int:
@@ -32,6 +34,7 @@ class OperatorProcess:
     def start(self) -> None:
         """Start it and return at once."""
         self._lives += 1
+        self._lines_before = len(self.lines())
         command = [
             sys.executable,
             "-m",
@@ -61,9 +64,9 @@ class OperatorProcess:
         return self._process.wait(60)
 
     def lines(self) -> list[dict[str, str]]:
-        """The log so far."""
+        """The whole lines of the log so far."""
         found = []
-        for line in self.log.read_text().splitlines():
+        for line in self.log.read_text().split("\n")[:-1] if self.log.exists() else ():
             try:
                 found.append(json.loads(line))
             except ValueError:
@@ -72,10 +75,12 @@ class OperatorProcess:
 
     async def leads(self) -> None:
         """Wait until this life leads and serves the channel."""
-        await until(lambda: self._led() == self._lives, "the operator leads", self.log)
+        await until(self._leads, "the operator leads", self.log)
 
-    def _led(self) -> int:
-        return sum("Worker channel on port" in line["message"] for line in self.lines())
+    def _leads(self) -> bool:
+        assert self._process is not None
+        assert self._process.poll() is None, f"the operator has ended:\n{self.log.read_text()[-4000:]}"
+        return any("Worker channel on port" in line["message"] for line in self.lines()[self._lines_before :])
 
 
 async def until(what: object, name: str, log: Path | None = None, seconds: float = 90) -> None:

@@ -151,6 +151,23 @@ class Scene:
         assert status["phase"] == phase, f"{status}\n{logs}"
         return status
 
+    async def wait_whole(self, name: str, workers: int, told: str, *, beyond: int = 0) -> Object:
+        """Wait until so many workers train in one group, of a later generation than ``beyond``, under its plan.
+
+        That so many are ready is true a moment before: a newcomer is counted when it is ready to be let in.
+        """
+
+        def whole(status: Object) -> bool:
+            plan, generation = status.get("plan", {}), status.get("generation", 0)
+            return bool(
+                status.get("phase") == "Running"
+                and status["workers"]["summary"] == f"{workers}/{workers}"
+                and generation > beyond
+                and (plan.get("generation"), plan.get("state")) == (generation, "Applied")
+            )
+
+        return await self.wait(name, whole, told)
+
     async def pods(self, name: str) -> dict[str, Object]:
         """The job's pods by name."""
         items, _ = await self.kube.list(PODS, self.namespace, labels=f"rex.dev/job={name}")
@@ -171,11 +188,24 @@ class Scene:
         items, _ = await self.kube.list(EVENTS, self.namespace)
         return [(e["reason"], e.get("note", "")) for e in items if e["regarding"].get("name") == name]
 
+    async def wait_told(self, name: str, *reasons: str) -> None:
+        """Wait for events about the job with these reasons: they are posted after the status is written."""
+        seen: list[tuple[str, str]] = []
+
+        async def told() -> bool:
+            seen[:] = await self.events(name)
+            return set(reasons) <= {reason for reason, _ in seen}
+
+        try:
+            await self.until(told, f"events {', '.join(reasons)}")
+        except AssertionError as error:
+            raise AssertionError(f"{error}\nevents: {seen}") from None
+
     async def delete_pod(self, name: str) -> None:
         """Delete a pod, as somebody else would."""
         await self.kube.delete(PODS, self.namespace, name)
 
-    async def until(self, what: object, told: str, seconds: float = 60) -> None:
+    async def until(self, what: object, told: str, seconds: float = 120) -> None:
         """Wait until ``what()`` is true."""
         try:
             await until(what, told, self.operator.log, seconds)

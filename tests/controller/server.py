@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
 
 from tests.cluster.fixtures import ApiServer
 from tests.cluster.kubectl import Object
+from tests.cluster.shell import ClusterError
 
 CRD = Path(__file__).parents[2] / "crds" / "rexjobs.yaml"
 
@@ -20,8 +22,20 @@ def _established(crd: Object) -> bool:
 def knowing_rexjobs(server: ApiServer) -> ApiServer:
     """Return the API server once it knows RexJobs."""
     server.kubectl("apply", "--server-side", "-f", str(CRD))
-    server.kubectl.wait("crd", "rexjobs.rex.dev", _established, what="established", seconds=30)
+    server.kubectl.wait("crd", "rexjobs.rex.dev", _established, what="established", seconds=60)
+    deadline = time.monotonic() + 60
+    while not _served(server):  # a moment after it is established
+        assert time.monotonic() < deadline, "RexJobs are established but not served"
+        time.sleep(0.1)
     return server
+
+
+def _served(server: ApiServer) -> bool:
+    try:
+        server.kubectl("get", "rexjobs", "--all-namespaces")
+    except ClusterError:
+        return False
+    return True
 
 
 @pytest.fixture(scope="session")

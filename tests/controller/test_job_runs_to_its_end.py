@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from rex_operator.controller.kube import REXJOBS
-from tests.controller.operator_process import until
 from tests.controller.scene import Scene
 
 pytestmark = pytest.mark.component
@@ -17,7 +16,7 @@ async def test_apply_train_succeed_delete(scene: Scene) -> None:
     running = await scene.wait_phase("tiny", "Running")
     assert running["workers"]["summary"] == "2/2"
     assert running["poolsSummary"] == "a100:1 t4:1"
-    assert set(await scene.children()) == {
+    wanted = {
         "pods/tiny-w0-0",
         "pods/tiny-w1-0",
         "services/rex-tiny",
@@ -26,6 +25,11 @@ async def test_apply_train_succeed_delete(scene: Scene) -> None:
         "poddisruptionbudgets/rex-tiny",
         "networkpolicies/rex-tiny",
     }
+
+    async def all_made() -> bool:
+        return set(await scene.children()) == wanted
+
+    await scene.until(all_made, "all children, the saved state too, which is written beside the status")
     done = await scene.wait_phase("tiny", "Succeeded")
     assert done["plan"]["version"] >= 1 and done["generation"] >= 1
     assert done["progress"]["percent"] == 100
@@ -33,14 +37,13 @@ async def test_apply_train_succeed_delete(scene: Scene) -> None:
     assert done["observedGeneration"] == 1
     for condition in done["conditions"]:
         assert {"type", "status", "reason", "lastTransitionTime", "observedGeneration"} <= condition.keys()
-    reasons = {reason for reason, _ in await scene.events("tiny")}
-    assert {"WorkersCreated", "Starting", "Running", "Succeeded"} <= reasons
+    await scene.wait_told("tiny", "WorkersCreated", "Starting", "Running", "Succeeded")
     await scene.kube.delete(REXJOBS, scene.namespace, "tiny")
 
     async def nothing_left() -> bool:
         return not await scene.children()
 
-    await until(nothing_left, "deleting leaves nothing")
+    await scene.until(nothing_left, "deleting leaves nothing")
 
 
 async def test_c_023_and_c_204_status_is_whole_and_nothing_secret_is_told(scene: Scene) -> None:
@@ -51,6 +54,7 @@ async def test_c_023_and_c_204_status_is_whole_and_nothing_secret_is_told(scene:
     )
     await scene.create(job)
     await scene.wait_phase("secretive", "Succeeded")
+    await scene.wait_told("secretive", "Succeeded")
     said = scene.operator.log.read_text() + str(await scene.events("secretive")) + str(await scene.status("secretive"))
     assert "CANARY1" not in said
     assert "eyJhbGci" not in said, "a token is in the log"

@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from rex_operator.controller.kube import PODS, REXJOBS, SERVICES, KubeError, Object
+from rex_operator.controller.names import DRAINING_ANNOTATION
 from tests.controller.scene import Scene
 
 pytestmark = pytest.mark.component
@@ -38,18 +39,27 @@ async def test_c_032_rapid_edits_end_at_the_last_size(scene: Scene) -> None:
     await scene.create(scene.job("edited", IDLE, pools={"a100": 8}, workers={"min": 1, "max": 2}))
     for size in (8, 3, 6, 1, 4):
         await scene.patch("edited", workers={"max": size})
-    await scene.wait("edited", lambda s: s.get("replicas") == 4, "four workers")
-    ids = [pod["metadata"]["labels"]["rex.dev/worker"] for pod in (await scene.pods("edited")).values()]
+    generation = (await scene.get("edited"))["metadata"]["generation"]
+    ids: list[str] = []
+
+    async def four() -> bool:
+        status, pods = await scene.status("edited"), await scene.pods("edited")
+        there = [pods[name]["metadata"] for name in live(pods)]
+        ids[:] = [meta["labels"]["rex.dev/worker"] for meta in there]
+        staying = [meta for meta in there if DRAINING_ANNOTATION not in meta["annotations"]]
+        return bool(status.get("observedGeneration") == generation and status["replicas"] == len(staying) == 4)
+
+    await scene.until(four, "four workers, as the last edit says")
     assert len(set(ids)) == len(ids)
 
 
 async def test_growing_and_planned_shrinking_restart_nobody(scene: Scene) -> None:
     await scene.nodes(a100=2)
     await scene.create(scene.job("elastic", epochs=LONG, workers={"min": 1, "max": 1}))
-    await scene.wait_phase("elastic", "Running")
+    alone = await scene.wait_phase("elastic", "Running")
     first = scene.kubelet.process("elastic-w0-0").pid
     await scene.patch("elastic", workers={"max": 2})
-    await scene.wait("elastic", lambda s: s["workers"]["summary"] == "2/2" and s["plan"]["state"] == "Applied", "two")
+    await scene.wait_whole("elastic", 2, "two train together", beyond=alone["generation"])
     await scene.patch("elastic", workers={"max": 1})
     status = await scene.wait("elastic", lambda s: s["workers"]["summary"] == "1/1", "one again")
     await scene.until(lambda: scene.kubelet.process("elastic-w1-0").returncode == 0, "the other left by itself")
@@ -61,9 +71,16 @@ async def test_c_050_of_two_gangs_one_runs_and_the_other_holds_nothing(scene: Sc
     await scene.nodes(a100=4)
     for name in ("left", "right"):
         await scene.create(scene.job(name, IDLE, pools={"a100": 4}, workers={"min": 3, "max": 3}))
+    counts: list[int] = []
+
+    async def one_is_there() -> bool:
+        counts[:] = sorted([len(await scene.pods("left")), len(await scene.pods("right"))])
+        return sum(counts) >= 3
+
+    await scene.until(one_is_there, "one has its workers")
     for name in ("left", "right"):
-        await scene.wait(name, lambda s: "phase" in s, "it was looked at")
-    counts = sorted([len(await scene.pods("left")), len(await scene.pods("right"))])
+        await scene.wait(name, lambda s: s.get("reason") in ("WaitingForRoom", "WaitingForWorkers"), "it is decided")
+    await one_is_there()
     assert counts == [0, 3]
 
 
@@ -83,11 +100,37 @@ async def test_suspend_frees_everything_and_resume_goes_on(scene: Scene) -> None
     before = await scene.wait_phase("paused", "Running")
     await scene.patch("paused", suspend=True)
     await scene.wait_phase("paused", "Suspended")
-    assert live(await scene.pods("paused")) == []
+
+    async def all_removed() -> bool:
+        return live(await scene.pods("paused")) == []
+
+    await scene.until(all_removed, "pods that have ended are deleted after the status is written")
     await scene.patch("paused", suspend=False)
     after = await scene.wait_phase("paused", "Running")
     assert after["generation"] > before["generation"]
     assert after["restarts"] == {"charged": 0, "uncharged": 0}
+
+
+async def test_a_pod_that_is_slow_to_go_trains_no_more_after_a_resume(scene: Scene) -> None:
+    """The state that was saved names it as a member: a job that has no worker yet would be told to train."""
+    await scene.nodes(a100=1)
+    await scene.create(scene.job("slow", epochs=LONG, pools={"a100": 1}))
+    before = await scene.wait_phase("slow", "Running")
+    await hold(scene, "slow-w0-0", ["test/hold"])
+    try:
+        await scene.patch("slow", suspend=True)
+        await scene.wait_phase("slow", "Suspended")
+        await scene.patch("slow", suspend=False)
+        after = await scene.wait_phase("slow", "Running")
+        assert after["generation"] > before["generation"]
+        assert "slow-w0-0" in await scene.pods("slow")
+    finally:
+        await hold(scene, "slow-w0-0", [])
+
+
+async def hold(scene: Scene, pod: str, finalizers: list[str]) -> None:
+    """Keep a pod in place though it is deleted, or let it go."""
+    await scene.kube.merge(PODS, scene.namespace, pod, {"metadata": {"finalizers": finalizers}})
 
 
 async def test_c_028_deleted_and_made_again_at_once(scene: Scene) -> None:
