@@ -84,7 +84,7 @@ def simulate(task: Task) -> Outcome:
     try:
         job = work.job(task.policy, task.seed)
         happens = SCENARIOS[task.cell.scenario](work.devices)
-        return Outcome(task, run(job, happens, work.course.target, GIVE_UP * task.steps * even_step_s(work)))
+        return Outcome(task, run(job, happens, work.course.target, GIVE_UP * work.course.steps * even_step_s(work)))
     except Exception as error:
         return Outcome(task, None, f"{type(error).__name__}: {error}")
 

@@ -23,11 +23,13 @@ NoiseScale = Callable[[float], float]
 
 @dataclass(frozen=True, eq=False)
 class Course:
-    """The course of a published run, shortened to a given number of steps."""
+    """The course of a published run, shortened to a given number of steps; never longer than it was."""
 
     base_batch: int
     target: float
     """Useful samples of the whole job."""
+    steps: int
+    """Steps of the initial batch that they take."""
     shortened: float
     """Useful samples of the published run for each one here."""
     _progress: Sample
@@ -37,8 +39,9 @@ class Course:
     def of(cls, run: Trajectory, batch: int, steps: int) -> Course:
         """Return the course of a base-batch run, such that ``steps`` steps of ``batch`` samples reach its end.
 
-        The noise scale is taken over the part of the way done, so it rises as it did over the whole published run; its
-        logarithm is linear between epochs. Epochs with no estimate are left out.
+        Where the published run was shorter than that, in steps of this batch, the course is the run itself. The noise
+        scale is taken over the part of the way done, so it rises as it did over the whole published run; its logarithm
+        is linear between epochs. Epochs with no estimate are left out.
         """
         told = np.isfinite(run.noise_scale) & (run.noise_scale > 0)
         way, scale = run.progress[told] / run.progress[-1], np.log(run.noise_scale[told])
@@ -46,9 +49,9 @@ class Course:
         noise = np.exp(np.interp(parts, way, scale))
         base = run.base_batch
         worth = batch * (noise + base) / (noise + batch)
-        target = steps / float(np.mean(1 / worth))
-        whole = float(run.progress[-1]) * base
-        return cls(base, target, whole / target, way * target, scale)
+        each, whole = float(np.mean(1 / worth)), float(run.progress[-1]) * base
+        target = min(steps / each, whole)
+        return cls(base, target, round(target * each), whole / target, way * target, scale)
 
     def noise_scale(self, progress: float) -> float:
         """Return the noise scale in samples; before the first epoch's end and after the last one's it stays."""

@@ -8,15 +8,16 @@ import numpy as np
 import pytest
 
 from rex_operator.simulation.learning import Course, worth
-from rex_operator.simulation.published import BadData, pollux
+from rex_operator.simulation.published import BadData, pollux, sia
 from rex_operator.simulation.published.pollux import Trajectory
 from rex_operator.simulation.workload import workload
 from tests.published import needs_data, published
 from tests.simulation import workloads
 
 
-def trajectory(noise: list[float]) -> Trajectory:
-    progress = np.linspace(10.0, 10.0 * len(noise), len(noise))
+def trajectory(noise: list[float], each: float = 1e6) -> Trajectory:
+    """A run of one epoch per noise scale; ``each`` has so many steps of the base batch, 32."""
+    progress = each * np.arange(1.0, len(noise) + 1)
     return Trajectory("net", 32, 32, progress, progress, progress, np.array(noise))
 
 
@@ -57,6 +58,24 @@ def test_the_initial_batch_gives_each_worker_its_samples() -> None:
     assert workloads.work(("t4",) * 4).initial == 32
     assert workloads.work(("t4",) * 5).initial == 64
     assert workloads.work().largest == 512
+
+
+def test_a_course_is_no_longer_than_the_published_run() -> None:
+    run = trajectory([50.0, 200.0, 900.0], each=1000.0)
+    asked = Course.of(run, 64, 10)
+    assert asked.steps == 10 and asked.shortened > 1
+    whole = Course.of(run, 64, 10_000)
+    assert whole.shortened == 1.0 and whole.target == 3000.0 * 32
+    assert whole.steps == pytest.approx(10 * asked.shortened, abs=1)
+    assert steps_to(whole, 64) == pytest.approx(whole.steps, rel=0.01)
+
+
+@needs_data
+def test_runs_are_as_long_as_published_where_more_steps_are_asked_for() -> None:
+    tables, runs = sia.tables(published() / "sia"), pollux.trajectories(published() / "pollux")
+    models = ("cifar10", "bert", "imagenet", "yolov3", "deepspeech2", "ncf")
+    steps = {m: workload(m, ("t4", "2080ti", "v100", "a100"), tables, runs, 10**7).course.steps for m in models}
+    assert list(steps.values()) == [39063, 3945, 576526, 29167, 14917, 194174]
 
 
 @needs_data
