@@ -52,5 +52,5 @@ class SavedState(BaseModel):
     planner: PlannerState | None = None
 
     def alone(self) -> SavedState:
-        """The same when nobody of the earlier part goes on: only the numbers, the checkpoint and what was learned count."""
+        """The same when nobody of the earlier part goes on: numbers, checkpoint and what was learned count."""
         return self.model_copy(update={"members": [], "plan": None})
