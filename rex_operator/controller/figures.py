@@ -45,11 +45,14 @@ def training(before: JobStatus, view: JobView | None) -> dict[str, object]:
     return news
 
 
+def whole(progress: Progress | None) -> Progress | None:
+    """The progress of a job that has succeeded: the script ran to its end, whether or not its last reports came."""
+    return progress and progress.model_copy(update={"percent": 100, "summary": "100%"})
+
+
 def _progress(view: JobView, before: Progress) -> Progress:
     """Rates are unknown for a moment after each change of plan; what was known before stands until then."""
     percent = None if view.progress is None else math.floor(100 * min(1.0, view.progress))
-    if view.phase == "Succeeded":
-        percent = 100  # the script ran to its end, whether or not its last reports came through
     eta = None if view.eta_s is None or not math.isfinite(view.eta_s) else max(0, round(view.eta_s))
     return Progress(
         step=view.step,

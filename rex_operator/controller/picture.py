@@ -19,7 +19,7 @@ from rex_operator.api.status import (
     WorkerCounts,
 )
 from rex_operator.controller.deadlines import GIVEN_BACK
-from rex_operator.controller.figures import training
+from rex_operator.controller.figures import training, whole
 from rex_operator.controller.observation import Observation, Outcome
 from rex_operator.controller.pods import PodView
 from rex_operator.jobs import JobView
@@ -96,7 +96,7 @@ def picture(
     desired, count = sum(pod.devices for pod in live), sum(ready.values())
     running = conditions.get("Running")
     started = seen.status.start_time or (seen.now if running is not None and running.status == "True" else None)
-    return seen.status.model_copy(
+    status = seen.status.model_copy(
         update={
             "phase": phase,
             "reason": cause.reason if cause else "",
@@ -112,6 +112,7 @@ def picture(
             **training(seen.status, view),
         }
     )
+    return status.model_copy(update={"progress": whole(status.progress)}) if phase == "Succeeded" else status
 
 
 def _observe(conditions: _Conditions, seen: Observation, placement: Placement | None, given_back: str) -> None:

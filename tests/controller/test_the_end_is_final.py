@@ -32,6 +32,17 @@ def test_what_succeeded_is_whole_even_if_the_last_reports_were_lost() -> None:
     assert made.status.progress is not None and made.status.progress.summary == "100%"
 
 
+def test_what_succeeded_is_whole_though_only_the_pods_tell_of_it() -> None:
+    pods = [pod("w0", ended=True, exit_code=0), pod("w1", ended=True, exit_code=0)]
+    late = view("Recovering", generation=2, step=88, progress=0.88, total_samples=100)
+    picture = seen(pods, status=JobStatus(generation=2), view=late)
+    made = decide(picture)
+    after = decide(later(picture, made, now=NOW + timedelta(minutes=1)))
+    for status in (made.status, after.status):
+        assert status.phase == "Succeeded" and status.progress is not None
+        assert (status.progress.percent, status.progress.summary) == (100, "100%")
+
+
 @pytest.mark.parametrize("success", [True, False])
 def test_c_027_a_finished_job_never_makes_anything_again(success: bool) -> None:
     made = end(success)
