@@ -27,13 +27,12 @@ from rex_operator.api.spec import RexJobSpec
 from rex_operator.planning.communication import Communication, Law
 from rex_operator.planning.objective import powers, prices, useful_of
 from rex_operator.planning.power import DevicePower, TeamPower
-from rex_operator.planning.prediction import predict, sizes_between, team_joules
-from rex_operator.planning.split import Team, WorkerModel
+from rex_operator.planning.prediction import in_own_passes, predict, sizes_between, team_joules
+from rex_operator.planning.split import MOST_PASSES, Team, WorkerModel
 from rex_operator.planning.types import WorkerInfo
 
 _PER_DOUBLING = 2
 """Batches that are compared are a factor 2^(1/2) apart: an optimum is flat."""
-_MOST_PASSES = 64
 _MOST_CUTS = 8
 
 
@@ -203,13 +202,15 @@ def _offer(models: Sequence[WorkerModel], rows: Sequence[int], question: TeamQue
 def plans_of(models: Sequence[WorkerModel], terms: Terms) -> list[tuple[int, int]]:
     """Return the plans that a team may be judged by: sizes over the whole allowed range, in the fewest passes or so."""
     least = max(terms.batch_min, terms.min_share * len(models))
-    room = Team(models).room(1)
-    plans = []
-    for size in sorted(sizes_between(least, terms.batch_max, _PER_DOUBLING)):
+    room, plans = Team(models).room(1), []
+    sizes = sizes_between(least, terms.batch_max, _PER_DOUBLING)
+    if any(m.fits is not None for m in models):
+        return in_own_passes(models, sizes, terms.min_share)
+    for size in sorted(sizes):
         fewest = max(1, math.ceil(size / room))
         plans += [
             (size, passes)
             for passes in sorted({fewest, 2 * fewest})
-            if passes <= _MOST_PASSES and (passes == fewest or size >= passes * terms.min_share * len(models))
+            if passes <= MOST_PASSES and (passes == fewest or size >= passes * terms.min_share * len(models))
         ]
     return plans

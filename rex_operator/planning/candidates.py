@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from rex_operator.planning.prediction import sizes_between
+from rex_operator.planning.split import MOST_PASSES
 
 STEPS_PER_DOUBLING = 4
 """Candidate batches are a factor 2^(1/4) apart: nearer ones differ by less than a trial can show."""
 REACH = 2.0
 """Never further than this factor beyond what has run (C-167)."""
-_MOST_PASSES = 64
 
 
 class Candidate(NamedTuple):
@@ -59,5 +59,5 @@ def enumerate_candidates(allowed: Range, always: Collection[int], own_passes: in
 
 def _passes(size: int, own: int, allowed: Range) -> Iterator[int]:
     fewest = max(1, math.ceil(size / allowed.room))
-    powers = (2**i for i in range(_MOST_PASSES.bit_length()))
-    return (p for p in {fewest, own, *powers} if fewest <= p <= max(_MOST_PASSES, own) and size >= p * allowed.least)
+    powers = (2**i for i in range(MOST_PASSES.bit_length()))
+    return (p for p in {fewest, own, *powers} if fewest <= p <= max(MOST_PASSES, own) and size >= p * allowed.least)

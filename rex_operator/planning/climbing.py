@@ -20,7 +20,7 @@ import numpy as np
 from rex_operator.planning.candidates import REACH
 from rex_operator.planning.objective import log_objective
 from rex_operator.planning.policies.base import Rung, Scene
-from rex_operator.planning.prediction import chance_to_fit, computing, predict, taken
+from rex_operator.planning.prediction import chance_to_fit, computing, in_own_passes, predict
 from rex_operator.planning.split import Team, WorkerModel
 from rex_operator.planning.statistics import usable
 from rex_operator.planning.trial import Trial
@@ -31,8 +31,6 @@ ON = 0.05
 """... to this one's."""
 LIKELY = 0.4
 """Least chance that the next rung fits in memory: one that does not costs a step, and the climb."""
-_DOUBLINGS = 2
-"""Of the passes, at most, that a rung may take beyond the fewest."""
 LEAST = 1.25
 """A rung is at least so many times the one before."""
 
@@ -42,15 +40,19 @@ def next_rung(scene: Scene, trial: Trial, models: Sequence[WorkerModel]) -> Rung
     plan, batch = trial.plan, trial.plan.global_batch
     if scene.spec.planner.objective == "energy" or batch <= trial.incumbent.global_batch or not scene.early:
         return None
-    shown = _shown(scene, trial)
+    shown, least = _shown(scene, trial), scene.spec.batch.min_share
     top = min(math.floor(batch * REACH), scene.spec.batch.max)
     if shown < FAR or top < LEAST * batch:
         return None
-    passes = _passes(scene, plan.accumulation, top, models)
-    if not scene.own_passes and top < passes * scene.spec.batch.min_share * len(models):
-        return None
+    if scene.own_passes:
+        passes = in_own_passes(models, [top], least)[0][1]
+    else:
+        room = Team(models).room(1)
+        passes = max(plan.accumulation, math.ceil(top / room) if math.isfinite(room) else 1)
+        if top < passes * least * len(models):
+            return None
     plans = [(batch, plan.accumulation), (top, passes)]
-    seconds = predict(models, scene.communication, plans, scene.spec.batch.min_share)
+    seconds = predict(models, scene.communication, plans, least)
     if not np.isfinite(seconds).all():
         return None
     value = log_objective(np.array([batch, top], dtype=np.float64), seconds, trial.noise_scale, trial.initial_batch)
@@ -59,21 +61,9 @@ def next_rung(scene: Scene, trial: Trial, models: Sequence[WorkerModel]) -> Rung
         return None
     memory = [scene.devices.limits(worker) for worker in scene.workers]
     compute_s = computing(seconds[1:], scene.communication, plans[1:])
-    if chance_to_fit(models, memory, plans[1:], compute_s, scene.spec.batch.min_share)[0] < LIKELY:
+    if chance_to_fit(models, memory, plans[1:], compute_s, least)[0] < LIKELY:
         return None
     return Rung(top, passes, shown, more, len(scene.early))
-
-
-def _passes(scene: Scene, own: int, top: int, models: Sequence[WorkerModel]) -> int:
-    """Return the passes of the rung ``top``: the fewest that memory allows, more where workers' own ones are faster."""
-    room, least = Team(models).room(1), scene.spec.batch.min_share
-    fewest = max(own, math.ceil(top / room) if math.isfinite(room) else 1)
-    if not scene.own_passes:
-        return fewest
-    more = [(top, fewest * 2**i) for i in range(_DOUBLINGS + 1)]
-    plans: list[tuple[int, int]] = [(top, passes) for passes in taken(models, more, least)[0].astype(int).tolist()]
-    fastest = int(np.argmin(predict(models, scene.communication, plans, least)))
-    return plans[fastest][1]
 
 
 def _shown(scene: Scene, trial: Trial) -> float:

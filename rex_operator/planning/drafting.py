@@ -27,20 +27,27 @@ class Drafting:
         """Return the plan for a batch in so many passes. Raises ``CannotPlan``."""
         known, scene = self._known, self.scene(None, at)
         shares = self._policy.shares(scene, batch, accumulation)
+        most, passes = self._passes(scene, shares, accumulation)
         return PlanDraft(
             batch,
-            accumulation,
+            most,
             shares,
             known.learning_rate_factor(batch),
             known.warmup_samples(batch),
             known.spec.batch.initial,
-            self._policy.passes(scene, shares, accumulation),
+            passes,
         )
+
+    def _passes(self, scene: Scene, shares: Mapping[str, int], accumulation: int) -> tuple[int, dict[str, int]]:
+        """Return the most passes that a worker takes, and those of the workers that take fewer."""
+        passes = self._policy.passes(scene, shares, accumulation)
+        most = max(passes.values(), default=accumulation)
+        return most, {worker: own for worker, own in passes.items() if own < most}
 
     def reshared(self, plan: PlanDraft, shares: Mapping[str, int], at: float) -> PlanDraft:
         """Return the plan with other shares of the same batch."""
-        passes = self._policy.passes(self.scene(plan, at), shares, plan.accumulation)
-        return replace(plan, local_batches=dict(shares), passes=passes)
+        most, passes = self._passes(self.scene(plan, at), shares, plan.accumulation)
+        return replace(plan, accumulation=most, local_batches=dict(shares), passes=passes)
 
     def rescaled(self, plan: PlanDraft) -> PlanDraft | None:
         """Return the plan with the learning rate that the noise scale now asks for; None while that is the same."""

@@ -116,7 +116,7 @@ class Gauge:
 
         None while there is nothing to go by.
         """
-        if self.early or not (self.learned or self._familiar):
+        if not (self.learned or self._familiar):
             return None
         if len(workers.keys() & window.shares.keys()) < max(2, len(workers)):
             return None

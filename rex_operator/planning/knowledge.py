@@ -50,7 +50,8 @@ class Knowledge:
         self.history = History(saved.history if saved else ())
         self.exchanges = Exchanges(saved.exchanges if saved else ())
         self.latest: GroupStep | None = None
-        self._plan: tuple[int, int, int] | None = None
+        self._plan: tuple[int, PlanDraft] | None = None
+        """Generation and plan of the running window."""
         self.total_samples = 0
         """Of the whole run; 0: not known."""
 
@@ -85,13 +86,13 @@ class Knowledge:
 
     def running(self, version: int, generation: int, draft: PlanDraft, step: int, now: float) -> None:
         """Begin the window of a plan; another learning rate takes no other time, so that its window goes on."""
-        window, plan = self.ingest.window, (generation, draft.global_batch, draft.accumulation)
-        if window is not None and plan == self._plan and window.shares == draft.local_batches:
+        window, before, self._plan = self.ingest.window, self._plan, (generation, draft)
+        if window is not None and before is not None and before[0] == generation and draft.takes_as_long_as(before[1]):
             whole_steps = self.ingest.go_on(version)
         else:
-            self.gauge.restart(familiar=plan == self._plan)
+            known = before is not None and (before[0], before[1].global_batch) == (generation, draft.global_batch)
+            self.gauge.restart(familiar=known)
             whole_steps = self.ingest.begin(version, generation, draft.local_batches, step, now)
-        self._plan = plan
         for whole in whole_steps:
             self._take(whole)
 

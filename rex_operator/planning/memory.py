@@ -25,7 +25,7 @@ HAZARD = 0.2
 USABLE = 0.95
 """Part of a device's memory that a plan may come to need: what leaves less is at the edge."""
 SURE = 0.93
-"""Chance to fit of a micro-batch that is taken without further ado; where no bytes are known, a quarter beyond what ran."""
+"""Chance to fit of a micro-batch that is taken without further ado: a quarter beyond what ran, if no more is known."""
 _GRID = 2.0 ** (np.arange(33) / 8)
 _WORKSPACE = 0.05
 """Standard deviation of the log of where the line meets the memory: workspaces, fragments, longer inputs ..."""

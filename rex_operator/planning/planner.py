@@ -128,8 +128,13 @@ class Planner:
         """
         at = self._clock(now)
         self._running = self._issued = draft
-        self._stray = self._trials.running is None and key(draft) != key(self._drafting.fitting(*self._incumbent, at))
+        self._stray = self._trials.running is None and not self._is_incumbent(draft, at)
         self._known.running(version, generation, draft, step, now)
+
+    def _is_incumbent(self, draft: PlanDraft, at: float) -> bool:
+        """Return whether a plan is the incumbent; in how many passes is no matter where workers take their own."""
+        incumbent = self._drafting.fitting(*self._incumbent, at)
+        return draft.global_batch == incumbent.global_batch if self._known.own_passes else key(draft) == key(incumbent)
 
     def observe(self, worker_id: str, incarnation: str, generation: int, report: StepReport, now: float) -> None:
         """Take in one step of one worker; repeats, other lives and other plans change nothing but a counter."""
@@ -214,6 +219,7 @@ class Planner:
             return None
         reason = words.rebalanced(found, change, window.workers, self._known.workers)
         draft = self._drafting.reshared(running, found.shares, at)
+        self._incumbent = key(draft)
         return self._issue("rebalanced", reason, draft, running, expectation=found.gain)
 
     def _adopt(self, running: PlanDraft, at: float) -> PlanDraft | None:

@@ -8,7 +8,7 @@ within a time are tabulated once per number of passes, for all workers and times
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +17,7 @@ from rex_operator.planning.communication import Communication, plain
 from rex_operator.planning.curves import Array
 from rex_operator.planning.memory import Limits
 from rex_operator.planning.power import TeamPower
-from rex_operator.planning.split import Team, WorkerModel
+from rex_operator.planning.split import MOST_PASSES, Team, WorkerModel
 
 _TIMES = 96
 """Points of a table; between them the logarithms are joined by lines."""
@@ -41,16 +41,33 @@ def predict(
     return out
 
 
-def taken(models: Sequence[WorkerModel], plans: Sequence[tuple[int, int]], min_share: int) -> tuple[Array, Array]:
-    """Return the most passes that any worker takes under each plan at its best split, and the sum of micro-batches."""
-    team, most, together = Team(models), np.empty(len(plans)), np.empty(len(plans))
+def in_own_passes(models: Sequence[WorkerModel], sizes: Collection[int], min_share: int) -> list[tuple[int, int]]:
+    """Return the plans, ascending, of these batches where workers take their own passes; without those that do not fit.
+
+    A plan is named by the most passes that a worker takes at the best split.
+    """
+    batches, team = np.array(sorted(sizes), dtype=np.float64), Team(models)
+    if not batches.size:
+        return []
+    _, possible = _compute_seconds(team, MOST_PASSES, batches, min_share)
+    shares = _best_shares(team, MOST_PASSES, batches, min_share)
+    most = team.passes(shares, MOST_PASSES).max(axis=-1)
+    return list(zip(batches[possible].astype(int).tolist(), most[possible].tolist(), strict=True))
+
+
+def samples_per_pass(models: Sequence[WorkerModel], plans: Sequence[tuple[int, int]], min_share: int) -> Array:
+    """Return the sum of all workers' micro-batches under each plan at its best split."""
+    team, out = Team(models), np.empty(len(plans))
     for passes, rows, batches in _by_passes(plans):
-        least = team.least(float(batches.min()), passes, min_share)
-        shares = team.fit_within(_compute_seconds(team, passes, batches, min_share)[0], passes, least)
-        own = team.passes(shares, passes)
-        most[rows] = own.max(axis=-1)
-        together[rows] = (shares / own).sum(axis=-1)
-    return most, together
+        shares = _best_shares(team, passes, batches, min_share)
+        out[rows] = (shares / team.passes(shares, passes)).sum(axis=-1)
+    return out
+
+
+def _best_shares(team: Team, passes: int, batches: Array, min_share: int) -> Array:
+    """Return about the best split of each batch, one row each."""
+    least = team.least(float(batches.min()), passes, min_share)
+    return team.fit_within(_compute_seconds(team, passes, batches, min_share)[0], passes, least)
 
 
 def _by_passes(plans: Sequence[tuple[int, int]]) -> Iterator[tuple[int, list[int], Array]]:

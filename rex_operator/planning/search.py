@@ -25,7 +25,15 @@ from rex_operator.planning.curves import Array
 from rex_operator.planning.memory import Limits
 from rex_operator.planning.objective import log_objective
 from rex_operator.planning.power import DevicePower, TeamPower
-from rex_operator.planning.prediction import chance_to_fit, computing, predict, taken, team_joules, untried
+from rex_operator.planning.prediction import (
+    chance_to_fit,
+    computing,
+    in_own_passes,
+    predict,
+    samples_per_pass,
+    team_joules,
+    untried,
+)
 from rex_operator.planning.split import Team, WorkerModel
 from rex_operator.planning.types import MAX_CANDIDATES, CandidateSummary
 from rex_operator.planning.worth import Stakes, worth
@@ -162,21 +170,15 @@ def candidates(request: SearchRequest) -> list[Candidate]:
         room=Team(request.models).room(1),
     )
     found = enumerate_candidates(allowed, {size, request.batch_initial}, passes)
-    found = [c for c in found if c != request.current and (request.other_passes or c.global_batch != size)]
-    return _as_taken(request, found) if _own_passes(request) else found
+    if _own_passes(request):
+        sizes = {c.global_batch for c in found} - {size}
+        return [Candidate(*plan) for plan in in_own_passes(request.models, sizes, request.min_share)]
+    return [c for c in found if c != request.current and (request.other_passes or c.global_batch != size)]
 
 
 def _own_passes(request: SearchRequest) -> bool:
+    """Return whether workers take their own passes: then how many a plan has is no question of its own."""
     return any(m.fits is not None for m in request.models)
-
-
-def _as_taken(request: SearchRequest, found: list[Candidate]) -> list[Candidate]:
-    """Name plans by the most passes that a worker takes under them: those of still more are the same over again."""
-    if not found:
-        return []
-    most, _ = taken(request.models, found, request.min_share)
-    named = {Candidate(c.global_batch, passes) for c, passes in zip(found, most.astype(int).tolist(), strict=True)}
-    return sorted(named - {Candidate(*request.current)})
 
 
 def prospect_of(request: SearchRequest, plans: Sequence[Candidate]) -> Prospect | None:
@@ -228,7 +230,7 @@ def _places(plans: Sequence[tuple[int, int]]) -> Array:
 
 def _spread(request: SearchRequest, plans: Sequence[tuple[int, int]], ran: Sequence[tuple[int, int]]) -> Array:
     if _own_passes(request):
-        between, beyond = untried(*(taken(request.models, them, request.min_share)[1] for them in (plans, ran)))
+        between, beyond = untried(*(samples_per_pass(request.models, them, request.min_share) for them in (plans, ran)))
     else:
         between, beyond = untried(*(np.array([b / p for b, p in them]) for them in (plans, ran)))
     return _BETWEEN * between + _BEYOND * beyond

@@ -25,6 +25,8 @@ from rex_operator.planning.types import CannotPlan
 Whole = npt.NDArray[np.int64]
 _EXACT = 1e-12
 """Relative width at which bisection ends ..."""
+MOST_PASSES = 64
+"""Passes that a worker takes of its own accord; more only where memory leaves no choice."""
 _IN_VAIN = 2
 """After so many more passes that are better for nobody, still more are not either: each costs its fixed time."""
 _FEW = 16
@@ -109,7 +111,10 @@ class Team:
         return len(self.models)
 
     def passes(self, shares: npt.ArrayLike, accumulation: int) -> Whole:
-        """Return in how many passes each worker takes its share under a plan of ``accumulation`` passes."""
+        """Return in how many passes each worker takes its share, at most ``accumulation``.
+
+        As many as that where it has no number of its own.
+        """
         shares = np.asarray(shares, dtype=np.float64)
         found = np.full(shares.shape, accumulation, dtype=np.int64)
         if not self._own or accumulation == 1:

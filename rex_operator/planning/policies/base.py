@@ -155,7 +155,7 @@ class Policy(Protocol):
         ...
 
     def passes(self, scene: Scene, shares: Mapping[str, int], accumulation: int) -> dict[str, int]:
-        """Return the passes of each worker that takes its share in fewer than ``accumulation``."""
+        """Return in how many passes each worker takes its share; nothing: in ``accumulation``, all of them."""
         ...
 
     def rebalance(self, scene: Scene) -> Rebalance | None:

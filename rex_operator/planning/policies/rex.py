@@ -15,7 +15,7 @@ from rex_operator.planning.objective import powers, weighs_samples
 from rex_operator.planning.patience import THRESHOLD, Patience, Trodden
 from rex_operator.planning.policies.base import About, Base, Rebalance, Rung, Scene
 from rex_operator.planning.search import SearchRequest
-from rex_operator.planning.split import Team, WorkerModel, even_split, split
+from rex_operator.planning.split import MOST_PASSES, Team, WorkerModel, even_split, split
 from rex_operator.planning.trial import Trial, steps_needed
 from rex_operator.planning.types import CannotPlan, PlanDraft
 from rex_operator.planning.warmup import BLOCK
@@ -60,19 +60,24 @@ class Rex(Base):
             if models is None:
                 break
             try:
-                return split(models, batch, accumulation, least)
+                return split(models, batch, self._most(scene, accumulation), least)
             except CannotPlan:
                 if math.isinf(trust):
                     raise
         return even_split(scene.ceilings(), batch, accumulation, least)
 
     def passes(self, scene: Scene, shares: Mapping[str, int], accumulation: int) -> dict[str, int]:
-        """Return the passes of each worker that is faster with fewer of them."""
-        models = self._models(scene, TRUST) if scene.own_passes and accumulation > 1 else None
+        """Return for each worker the number of passes that is fastest for its share."""
+        models = self._models(scene, TRUST) if scene.own_passes else None
         if models is None:
             return {}
-        taken = Team(models).passes([shares[m.worker_id] for m in models], accumulation).tolist()
-        return {m.worker_id: passes for m, passes in zip(models, taken, strict=True) if passes < accumulation}
+        taken = Team(models).passes([shares[m.worker_id] for m in models], self._most(scene, accumulation))
+        return dict(zip((m.worker_id for m in models), taken.tolist(), strict=True))
+
+    @staticmethod
+    def _most(scene: Scene, accumulation: int) -> int:
+        """Return the passes that a worker may take; how many it does changes nothing but the time."""
+        return max(MOST_PASSES, accumulation) if scene.own_passes else accumulation
 
     def rebalance(self, scene: Scene) -> Rebalance | None:
         """Return better shares, if patience allows a move now and its predicted gain is worth it.
@@ -110,9 +115,10 @@ class Rex(Base):
         except CannotPlan:
             return None
         team = Team(models)
-        names = [m.worker_id for m in models]
-        now = team.times([plan.local_batches[w] for w in names], [plan.passes_of(w) for w in names])
-        then = team.best_times([shares[w] for w in names], plan.accumulation)
+        before, after = (np.array([of[m.worker_id] for m in models]) for of in (plan.local_batches, shares))
+        own = np.array([plan.passes_of(m.worker_id) for m in models])
+        others = team.passes(after, self._most(scene, plan.accumulation))
+        now, then = team.times(before, own), team.times(after, others)
         gain = (now.max() + scene.overhead_s) / (then.max() + scene.overhead_s) - 1
         goal = self._goal(scene, plan, float(now.max())) if gain < threshold else gain
         spread_before, spread_after = now.max() / now.min(), then.max() / then.min()
@@ -124,7 +130,8 @@ class Rex(Base):
             and spread_before / spread_after >= 1 + max(0.05, chance)
             and gain >= _SLIGHT * threshold
         )
-        if shares == dict(plan.local_batches) or not (worthwhile or uneven):
+        same = np.array_equal(before, after) and np.array_equal(own, others)
+        if same or not (worthwhile or uneven):
             return None
         slowest = models[int(np.argmax(now))].worker_id
         return Rebalance(shares, slowest, float(spread_before), float(gain), float(spread_after))
@@ -138,10 +145,10 @@ class Rex(Base):
         if models is None:
             return 0.0
         try:
-            shares = split(models, plan.global_batch, plan.accumulation, scene.spec.batch.min_share)
+            shares = split(models, plan.global_batch, self._most(scene, plan.accumulation), scene.spec.batch.min_share)
         except CannotPlan:
             return 0.0
-        then = Team(models).best_times([shares[m.worker_id] for m in models], plan.accumulation)
+        then = Team(models).best_times([shares[m.worker_id] for m in models], self._most(scene, plan.accumulation))
         return float((slowest_s + scene.overhead_s) / (then.max() + scene.overhead_s) - 1)
 
     def climb(self, scene: Scene, trial: Trial) -> Rung | None:
