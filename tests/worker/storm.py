@@ -94,9 +94,9 @@ class Storm:
 
     async def _new_plan(self) -> None:
         self._version += 1
-        plan = make_plan(
-            self._generation, self._version, self._shares(self._group), accumulation=self._random.choice([1, 1, 2, 3])
-        )
+        shares, most = self._shares(self._group), self._random.choice([1, 1, 2, 3])
+        own = {worker_id: self._random.randint(1, most) for worker_id in shares}
+        plan = make_plan(self._generation, self._version, shares, accumulation=most, passes=own)
         await self._rex.send(plan, *self._group)
         await self._rex.acknowledged(self._version, *self._group)
 

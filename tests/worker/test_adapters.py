@@ -60,7 +60,8 @@ async def test_plans_and_members_change_while_it_trains(adapter: str, ledgers: L
     await rex.ready(a, b, c)
     await rex.form(1, {"w0": 12, "w1": 8})
     await rex.reached(15, a, b)
-    await rex.send(make_plan(1, 2, {"w0": 9, "w1": 14}, accumulation=2, learning_rate_factor=1.1), a, b)
+    own = {"accumulation": 3, "passes": {"w0": 1}}
+    await rex.send(make_plan(1, 2, {"w0": 9, "w1": 14}, **own, learning_rate_factor=1.1), a, b)
     (switched,) = await rex.acknowledged(2, a, b)
     await rex.reached(switched + 5, a, b)
     await rex.form(2, {"w0": 9, "w1": 6, "w2": 9}, version=3)

@@ -42,7 +42,7 @@ async def test_c_104_changes_and_kills_use_each_sample_once(
     assert {ready.dataset_size for ready in a.said(Ready)} == ({0} if kind else {503})
     await rex.form(1, {"w0": 40, "w1": 20})
     await rex.reached(8, a, b)
-    await rex.form(2, {"w0": 15, "w1": 30, "w2": 21}, plan={"accumulation": 3})
+    await rex.form(2, {"w0": 15, "w1": 30, "w2": 21}, plan={"accumulation": 3, "passes": {"w1": 1}})
     (joined,) = await rex.acknowledged(2, a, b, c)
     await rex.reached(joined + 8, a, b, c)
     b.signal(signal.SIGKILL)
