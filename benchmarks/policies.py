@@ -13,6 +13,15 @@ Last comes one JSON line. Of the mean times over the seeds:
 - ``rex_vs_best_rival_changing``: the best published rival over REX, the mean over the other cells, and ``_min``.
 ``raw-mwu`` and ``always-accept`` are REX itself with another verdict, so they are no rivals: they count in the first
 figure, ``rex_worst_vs_published`` is without them, ``rex_vs_best_arm_changing`` is the better of them over REX.
+
+The column "ideal" is a bound that no policy beats (``benchmarks/_ideal.py``): at each moment the best plan for the
+devices as they truly are, changed for nothing. ``rex_vs_ideal`` is REX over it in the static cells, the mean and
+``_max``, ``rex_vs_ideal_changing`` in the others; ``best_rival_vs_ideal`` and ``..._changing`` are the best published
+rival's.
+
+With ``--resume FILE`` each job's outcome is appended to FILE, a JSON line, when it ends, and what stands there already
+(same cell, policy, seed and steps) is not run again: a long comparison can be run in parts, and lives through a kill.
+Whether the lines are of this version of the project is for you to know.
 """
 
 from __future__ import annotations
@@ -20,19 +29,20 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import statistics
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 
 from benchmarks._cells import MIXES, MODELS, SCENARIOS, Cell, Outcome, Task, load, simulate
+from benchmarks._figures import by_cell, figures, mean_times, table
+from benchmarks._ideal import ideals
+from benchmarks._kept import BadLine, keep, kept
 from rex_operator.planning.policies import POLICIES
 from rex_operator.simulation.published import BadData
 from rex_operator.simulation.workload import EPOCHS, STEPS
@@ -40,11 +50,6 @@ from rex_operator.simulation.workload import EPOCHS, STEPS
 QUICK_MIXES = ("1 of each",)
 QUICK_SCENARIOS = {"cifar10": tuple(SCENARIOS), "deepspeech2": ("changing",)}
 QUICK_STEPS = 2000
-
-ARMS = ("raw-mwu", "always-accept")
-"""REX with other verdicts."""
-
-Times = Mapping[Cell, Mapping[str, Sequence[Outcome]]]
 
 
 def main() -> int:
@@ -66,8 +71,9 @@ def main() -> int:
             console.print(f"FAILED {outcome.task.policy} in {outcome.task.cell}: {outcome.failure}", style="red")
         failed = bool(failures)
         cells = by_cell(outcomes)
-        console.print(_table(cells, options.policy))
-        result |= figures(cells) | {"failures": len(failures), "steps": options.steps, "seeds": options.seeds}
+        bounds = ideals(options.data, cells, options.steps)
+        console.print(table(cells, bounds, options.policy))
+        result |= figures(cells, bounds) | {"failures": len(failures), "steps": options.steps, "seeds": options.seeds}
     if options.emulated or options.only_emulated:
         from benchmarks import _emulated
 
@@ -93,6 +99,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--model", nargs="+", choices=MODELS, default=None, metavar="NAME")
     parser.add_argument("--mix", nargs="+", choices=tuple(MIXES), default=None, metavar="NAME")
     parser.add_argument("--scenario", nargs="+", choices=tuple(SCENARIOS), default=list(SCENARIOS), metavar="NAME")
+    parser.add_argument("--resume", type=Path, default=None, metavar="FILE", help="keep outcomes there, and go on")
     parser.add_argument("--jobs", type=int, default=2, metavar="N", help="processes")
     parser.add_argument("--emulated", action="store_true", help="also real training on emulated devices; minutes")
     parser.add_argument("--only-emulated", action="store_true", help="real training on emulated devices alone")
@@ -130,114 +137,38 @@ def _simulate_all(options: argparse.Namespace, console: Console) -> list[Outcome
     except BadData as error:
         console.print(f"The published data cannot be read: {error}", style="red")
         sys.exit(1)
-    begun, outcomes, each = time.monotonic(), [], len(options.policy) * options.seeds
-    with ProcessPoolExecutor(options.jobs, mp_context=get_context("spawn")) as pool:
-        for outcome in pool.map(simulate, tasks, chunksize=1):
-            outcomes.append(outcome)
-            if len(outcomes) % each == 0:
-                times = mean_times(by_cell(outcomes[-each:])[outcome.task.cell])
-                console.print(
-                    f"  {len(outcomes)}/{len(tasks)} after {time.monotonic() - begun:.0f} s: {outcome.task.cell}: "
-                    + ", ".join(f"{policy} {seconds:.0f} s" for policy, seconds in times.items()),
-                    style="dim",
-                    highlight=False,
-                )
-    return outcomes
+    try:
+        ended = kept(options.resume, tasks) if options.resume else {}
+    except BadLine as error:
+        console.print(str(error), style="red")
+        sys.exit(1)
+    if ended:
+        console.print(f"{len(ended)} of them are in {options.resume}.")
+    begun = time.monotonic()
+    for outcome in _outcomes([task for task in tasks if task not in ended], options.jobs):
+        ended[outcome.task] = outcome
+        if options.resume:
+            keep(options.resume, outcome)
+        here = [ended[task] for task in tasks if task.cell == outcome.task.cell and task in ended]
+        if len(here) == len(options.policy) * options.seeds:
+            times = mean_times(by_cell(here)[outcome.task.cell])
+            console.print(
+                f"  {len(ended)}/{len(tasks)} after {time.monotonic() - begun:.0f} s: {outcome.task.cell}: "
+                + ", ".join(f"{policy} {seconds:.0f} s" for policy, seconds in times.items()),
+                style="dim",
+                highlight=False,
+            )
+    return [ended[task] for task in tasks]
 
 
-def by_cell(outcomes: Sequence[Outcome]) -> Times:
-    """Return the outcomes by cell and policy."""
-    cells: dict[Cell, dict[str, list[Outcome]]] = {}
-    for outcome in outcomes:
-        cells.setdefault(outcome.task.cell, {}).setdefault(outcome.task.policy, []).append(outcome)
-    return cells
-
-
-def mean_times(policies: Mapping[str, Sequence[Outcome]]) -> dict[str, float]:
-    """Return the mean seconds to the target by policy, best first; without those that failed."""
-    times = {
-        policy: statistics.fmean(o.result.seconds for o in group if o.result is not None)
-        for policy, group in policies.items()
-        if all(o.result is not None for o in group)
-    }
-    return dict(sorted(times.items(), key=lambda item: item[1]))
-
-
-def figures(cells: Times) -> dict[str, Any]:
-    """Return the figures of the comparison; those that need a policy that was left out are None."""
-    worst, published, mixed, rivals, arms = [], [], [], [], []
-    for cell, policies in cells.items():
-        times = mean_times(policies)
-        others = [seconds for policy, seconds in times.items() if policy not in ("rex", *ARMS)]
-        own = [seconds for policy, seconds in times.items() if policy in ARMS]
-        if "rex" not in times or not others:
-            continue
-        worst.append(times["rex"] / min(times.values()))
-        published.append(times["rex"] / min(*others, times["rex"]))
-        if cell.scenario == "static" and "even" in times:
-            mixed.append(times["even"] / times["rex"])
-        if cell.scenario != "static":
-            rivals.append(min(others) / times["rex"])
-            arms += [min(own) / times["rex"]] if own else []
-    return {
-        "rex_worst_vs_best": _rounded(max(worst, default=None)),
-        "rex_first_or_within_1pct": _rounded(statistics.fmean(w <= 1.01 for w in worst) if worst else None),
-        "rex_worst_vs_published": _rounded(max(published, default=None)),
-        "rex_vs_even_mixed": _rounded(statistics.fmean(mixed) if mixed else None),
-        "rex_vs_even_mixed_min": _rounded(min(mixed, default=None)),
-        "rex_vs_best_rival_changing": _rounded(statistics.fmean(rivals) if rivals else None),
-        "rex_vs_best_rival_changing_min": _rounded(min(rivals, default=None)),
-        "rex_vs_best_arm_changing": _rounded(statistics.fmean(arms) if arms else None),
-        "cells": list(_rows(cells)),
-    }
-
-
-def _rows(cells: Times) -> Iterator[dict[str, Any]]:
-    for cell, policies in cells.items():
-        for policy, seconds in mean_times(policies).items():
-            results = [o.result for o in policies[policy] if o.result is not None]
-            yield {
-                "model": cell.model,
-                "mix": cell.mix,
-                "scenario": cell.scenario,
-                "policy": policy,
-                "seconds": round(seconds, 1),
-                "sd": round(statistics.stdev(r.seconds for r in results), 1) if len(results) > 1 else None,
-                "missed": sum(not r.reached for r in results),
-                "samples_per_s": round(statistics.fmean(r.samples_per_s for r in results), 1),
-                "steps": round(statistics.fmean(r.steps for r in results)),
-                "final_batch": round(statistics.median(r.final_batch for r in results)),
-                "decisions": round(statistics.fmean(sum(r.decisions.values()) for r in results), 1),
-                "trials": round(statistics.fmean(r.decisions.get("trial-started", 0) for r in results), 1),
-                "evidence_bytes": round(statistics.fmean(r.evidence_bytes for r in results)),
-            }
-
-
-def _rounded(value: float | None) -> float | None:
-    return None if value is None else round(value, 3)
-
-
-def _table(cells: Times, names: Sequence[str]) -> Table:
-    table = Table(title="time to target over the best policy's (± sd over seeds); !: not reached")
-    for column in ("model", "mix", "scenario", "best, s"):
-        table.add_column(column, justify="right" if column == "best, s" else "left", no_wrap=True)
-    for name in names:
-        table.add_column(name, justify="right")
-    for cell, policies in cells.items():
-        times = mean_times(policies)
-        best = min(times.values(), default=1.0)
-        shown = [_shown(policies.get(name, ()), times.get(name), best) for name in names]
-        table.add_row(cell.model, cell.mix, cell.scenario, f"{best:.0f}", *shown)
-    return table
-
-
-def _shown(group: Sequence[Outcome], seconds: float | None, best: float) -> str:
-    if seconds is None:
-        return "failed"
-    results = [o.result for o in group if o.result is not None]
-    spread = f"±{statistics.stdev(r.seconds for r in results) / best:.2f}" if len(results) > 1 else ""
-    text = f"{seconds / best:.2f}{spread}{'' if all(r.reached for r in results) else '!'}"
-    return f"[bold]{text}[/bold]" if seconds <= 1.01 * best else text
+def _outcomes(tasks: Sequence[Task], processes: int) -> Iterator[Outcome]:
+    """Run the jobs and yield each outcome as it ends."""
+    if processes == 1:
+        yield from map(simulate, tasks)
+        return
+    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
+        for done in as_completed([pool.submit(simulate, task) for task in tasks]):
+            yield done.result()
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from benchmarks._cells import MIXES, Cell, Outcome, Task
-from benchmarks.policies import by_cell, figures, mean_times
+from benchmarks._figures import by_cell, figures, mean_times
 from rex_operator.simulation.run import Result
 
 
@@ -31,12 +31,23 @@ CELLS = by_cell(
 )
 
 
+IDEALS = {STILL: 50.0, MOVING: 80.0}
+
+
 def test_rex_is_held_against_the_best_even_and_the_best_rival() -> None:
-    found = figures(CELLS)
+    found = figures(CELLS, IDEALS)
     assert found["rex_worst_vs_best"] == 1.25
     assert found["rex_vs_even_mixed"] == found["rex_vs_even_mixed_min"] == 1.8
     assert found["rex_vs_best_rival_changing"] == 1.2
     assert found["rex_first_or_within_1pct"] == 0.5
+
+
+def test_what_is_left_to_win_is_told_for_still_and_changing_cells_apart() -> None:
+    found = figures(CELLS, IDEALS)
+    assert found["rex_vs_ideal"] == found["rex_vs_ideal_max"] == 2.0
+    assert found["best_rival_vs_ideal"] == 1.6
+    assert found["rex_vs_ideal_changing"] == 1.25 and found["best_rival_vs_ideal_changing"] == 1.5
+    assert {cell["ideal"] for cell in found["cells"]} == {50.0, 80.0}
 
 
 def test_a_policy_that_failed_once_has_no_time_in_that_cell() -> None:
@@ -44,6 +55,6 @@ def test_a_policy_that_failed_once_has_no_time_in_that_cell() -> None:
 
 
 def test_without_rex_or_rivals_there_are_no_ratios() -> None:
-    alone = figures(by_cell([outcome(STILL, "rex", 100.0)]))
+    alone = figures(by_cell([outcome(STILL, "rex", 100.0)]), IDEALS)
     assert alone["rex_worst_vs_best"] is None and alone["rex_vs_even_mixed"] is None
     assert [cell["seconds"] for cell in alone["cells"]] == [100.0]
