@@ -94,7 +94,8 @@ def read_lines(run_dir: Path, kind: str) -> list[dict[str, Any]]:
     file = run_dir / "record.jsonl"
     if not file.exists():
         return []
-    lines = [json.loads(line) for line in file.read_text().splitlines() if line.endswith("}")]
+    # The last line may be half-written. One that a kill has torn is followed by whole ones.
+    lines = [json.loads(line) for line in file.read_text().split("\n")[:-1] if line.endswith("}")]
     return [line for line in lines if line["kind"] == kind]
 
 

@@ -44,7 +44,7 @@ async def test_a_script_that_runs_on_without_ever_calling_rex(tmp_path: Path) ->
     outcome, _, _ = await run(
         tmp_path,
         command=["python", "-c", "print('busy', flush=True); import time; time.sleep(900)"],
-        pendingDeadlineSeconds=2,
+        pendingDeadlineSeconds=5,  # by then it has printed, on a busy machine too
     )
     assert outcome.reason == "PendingDeadlineExceeded"
     assert "never called rex.init()" in outcome.message
