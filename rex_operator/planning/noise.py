@@ -4,6 +4,10 @@ The noise scale phi = tr(Sigma) / |G|^2 (McCandlish et al. 2018) is a ratio of t
 whose local batches differ. The textbook two-batch formula is badly biased there (by 2x and with negative |G|^2 on
 100/60/30/10), so the pooled one-way analysis-of-variance estimator is used; and as the ratio of unbiased estimates is
 biased, numerator and denominator are averaged apart over the recent third of the run and divided last.
+
+Such an average lags behind a noise scale that grows. The average of the averages lags twice as far; so where the two
+are clearly apart, the scale is carried on by what lies between them (Brown's double smoothing, of the logarithm, which
+is exact for steady growth and for powers of time alike). The clearer, the farther; nothing while nothing is clear.
 """
 
 from __future__ import annotations
@@ -17,12 +21,16 @@ from rex_operator.planning.types import Record
 LONGEST_MEMORY = 300.0
 """Steps that the moving averages remember at most; at the start it is the last third, for gradients shrink fast."""
 SHORTEST_MEMORY = 20.0
+_UNCLEAR = 2.5
+"""Standard errors of the difference between the averages up to which it counts for nothing."""
 ENOUGH_STEPS = 30
 """Usable steps before the noise scale is told."""
 _SPIKE = 5.0
 """A step's estimate is cut to this many times the average size: one exploding gradient must not rule 300 steps."""
 _ACCIDENT = 1e100
 """A squared norm above this is no estimate; its square would not be finite."""
+_INTERVAL = 1.645
+"""Standard errors either way that hold the truth in 90 % of the cases."""
 LARGEST = 1e9
 """Largest noise scale that is told, in samples."""
 
@@ -66,6 +74,10 @@ class NoiseState(Record):
     signal_sq: float = 0.0
     cross: float = 0.0
     weight_sq: float = 0.0
+    late_trace: float = 0.0
+    """Of the average trace after each step, as `trace` is of the steps' own ..."""
+    late_signal: float = 0.0
+    """... and of the average signal."""
     steps: int = 0
     skipped: int = 0
 
@@ -120,6 +132,8 @@ class NoiseEstimator:
         for name, value in new.items():
             s[name] = keep * s[name] + value
         s["weight_sq"] = keep * keep * s["weight_sq"] + 1.0
+        for late, name in (("late_trace", "trace"), ("late_signal", "signal")):
+            s[late] = keep * s[late] + s[name] / s["weight"]
 
     @property
     def hopeless(self) -> bool:
@@ -160,11 +174,28 @@ class NoiseEstimator:
             return None
         value = min(top / bottom, LARGEST)
         # delta method on trace - value * signal, the numerator of the ratio's error
-        error = 1.645 * math.sqrt(max(0.0, var_trace - 2 * value * covariance + value * value * var_signal))
-        shaky = 1.645 * math.sqrt(var_signal)
+        error = _INTERVAL * math.sqrt(max(0.0, var_trace - 2 * value * covariance + value * value * var_signal))
+        shaky = _INTERVAL * math.sqrt(var_signal)
         low = max(0.0, top - error) / bottom
         high = (top + error) / bottom if signal > 2 * shaky else math.inf
-        return NoiseScale(value, min(low, value), max(high, value))
+        told = NoiseScale(value, min(low, value), max(high, value))
+        return self._carried_on(told, error / top) if 0 < value < LARGEST and math.isfinite(high) else told
+
+    def _carried_on(self, told: NoiseScale, interval: float) -> NoiseScale:
+        """Return what the scale is by now, if it has clearly grown or shrunk; ``interval`` is that of its logarithm.
+
+        The difference between both averages has half the variance of the first, and as much in common with it.
+        """
+        late_trace, late_signal = self._state["late_trace"], self._state["late_signal"]
+        if min(late_trace, late_signal) <= 0:
+            return told
+        ahead = math.log(told.value * late_signal / late_trace)
+        unclear = _UNCLEAR * interval / _INTERVAL / math.sqrt(2)
+        part = 1 - (unclear / ahead) ** 2 if abs(ahead) > unclear else 0.0
+        factor, wider = math.exp(part * ahead), math.sqrt(1 + part + part**2 / 2)
+        value = min(factor * told.value, LARGEST)
+        low, high = (value + factor * wider * (end - told.value) for end in (told.low, told.high))
+        return NoiseScale(value, max(0.0, low), max(high, value))
 
 
 def _cut(value: float, bound: float) -> float:

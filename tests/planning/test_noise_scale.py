@@ -58,6 +58,38 @@ def test_it_follows_a_noise_scale_that_grows() -> None:
     assert scale is not None and scale.value == pytest.approx(500, rel=0.35)
 
 
+def test_it_keeps_up_with_a_noise_scale_that_grows_steadily() -> None:
+    """By 1.3 times in a hundred steps: an average over the last 300 would tell little more than half of it."""
+    rng = np.random.default_rng(5)
+    b = np.array([100.0, 60.0, 30.0, 10.0])
+    estimator, missed = NoiseEstimator(), []
+    for step in range(1200):
+        phi = 30 * 1.3 ** (step / 100)
+        estimator.observe(b, *gradients(rng, b, phi))
+        if step >= 300 and step % 20 == 0:
+            scale = estimator.scale()
+            assert scale is not None
+            missed.append(math.log(scale.value / phi))
+    assert abs(np.mean(missed)) <= 0.1
+    assert np.sqrt(np.mean(np.square(missed))) <= 0.15
+
+
+def test_a_noise_scale_that_stays_is_told_no_worse_for_it() -> None:
+    """The average alone errs by 3.4 % here (root mean square)."""
+    b = np.array([100.0, 60.0, 30.0, 10.0])
+    missed = []
+    for seed in range(6):
+        rng, estimator = np.random.default_rng(seed), NoiseEstimator()
+        for step in range(900):
+            estimator.observe(b, *gradients(rng, b, 300.0))
+            if step >= 100 and step % 40 == 0:
+                scale = estimator.scale()
+                assert scale is not None
+                missed.append(math.log(scale.value / 300))
+    assert abs(np.mean(missed)) <= 0.02
+    assert np.sqrt(np.mean(np.square(missed))) <= 1.1 * 0.034
+
+
 def test_a_signal_lost_in_noise_gives_a_floor_not_nonsense() -> None:
     rng = np.random.default_rng(3)
     b = np.array([2.0, 2.0])
