@@ -1,7 +1,8 @@
 """How long after a failed trial may the same be tried again?
 
 A noisy measurement proposes the batch that has just been rolled back, again and again. Each roll-back doubles the pause
-of its direction, an accepted trial in the direction ends it.
+of its direction, an accepted trial in the direction ends it. So does a worker that changed its speed since: another
+batch may be the best one now.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ Direction = Literal["larger", "smaller", "passes"]
 
 LONGEST = 64
 """A pause grows to at most this many times the spec's cooldown."""
+MATERIAL = 1.10
+"""A worker whose speed changed by this factor may make another batch the best."""
 
 
 class PauseState(Record):
@@ -65,6 +68,11 @@ class Cooldown:
     def open(self, way: Direction, at: float) -> bool:
         """Return whether a trial that way may start."""
         return at >= self._pauses.get(way, PauseState()).until
+
+    def lift(self) -> None:
+        """End all pauses: what failed trials have shown holds no longer. The next failure pauses for longer still."""
+        self._pauses = {way: PauseState(failures=pause.failures) for way, pause in self._pauses.items()}
+        self._any = 0.0
 
     def clear(self) -> None:
         """Forget all: the team changed, and old failures say nothing about the new one."""

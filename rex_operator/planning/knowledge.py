@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -62,6 +62,7 @@ class Knowledge:
         """
         check(self.spec, workers)
         before, count = self.models(at), len(self.workers)
+        self.align(at)
         self.workers = {w.worker_id: w for w in workers}
         after = self.models(at)
         law = self._law()
@@ -182,26 +183,35 @@ class Knowledge:
                 return worker, float(peak / worker.memory_bytes)
         return None
 
-    def slower(self, plan: PlanDraft, worker_id: str, ratio: float, at: float) -> float | None:
-        """Return how many times as long a step of ``plan`` takes since a worker takes ``ratio`` times as long.
+    def speeds(self, at: float) -> dict[str, float]:
+        """Return each worker's slowness, as known now; none while no kind was measured."""
+        return {model.worker_id: model.slowness for model in self.models(at) or ()}
 
-        By the models, which know the new speed already; None where they cannot tell.
+    def slower(self, plan: PlanDraft, since: Mapping[str, float], at: float) -> float | None:
+        """Return how many times as long a step of ``plan`` takes now as when the workers' slownesses were ``since``.
+
+        By the models, which know the new speeds already; None where they cannot tell.
         """
-        models = self.models(at)
-        if models is None or plan.local_batches.keys() != {m.worker_id for m in models}:
-            return None
+        models = self.models(at) or []
         names = [m.worker_id for m in models]
+        if not models or not plan.local_batches.keys() == since.keys() == set(names):
+            return None
         now = Team(models).times([plan.local_batches[w] for w in names], [plan.passes_of(w) for w in names])
-        before = now / np.array([ratio if m.worker_id == worker_id else 1.0 for m in models])
+        before = now * np.array([since[m.worker_id] / m.slowness for m in models])
         return float((now.max() + self.gauge.overhead_s) / (before.max() + self.gauge.overhead_s))
 
     def remember(self, plan: PlanDraft, at: float) -> None:
-        """Keep the running plan's step time for the search."""
+        """Keep the running plan's step time for the search, and all that were kept at the speeds of now."""
+        self.align(at)
         if self.gauge.learned:
             gauge = self.gauge
             self.history.put(plan.global_batch, plan.accumulation, gauge.step_s, gauge.step_error, at)
             if gauge.cost is not None:
                 self.exchanges.put(gauge.cost)
+
+    def align(self, at: float) -> None:
+        """Translate the step times that were measured to the workers' speeds of now."""
+        self.history.align(self.models(at), self._law().at(len(self.workers)))
 
     def _law(self) -> Law:
         """Return how a step's cost beside computing depends on plan and team, through what was measured last."""

@@ -7,6 +7,7 @@ that found nothing is repeated only when something is new. And where shares have
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Mapping
 
@@ -121,6 +122,10 @@ class Convergence:
     def leave(self) -> None:
         """Something is being tried, or the team changed."""
         self.reached = False
+
+    def doubt(self) -> None:
+        """Something changed: let the next look ask again, though it may find nothing new."""
+        self._at = -math.inf
 
     def reach(self, at: float, noise_scale: float | None) -> bool:
         """Note that nothing is worth a trial; return whether that is news."""

@@ -320,6 +320,7 @@ class Planner:
     def state(self) -> PlannerState:
         """Return what has been learned, to be kept; a trial that runs is not in it."""
         known = self._known
+        known.align(self._elapsed)  # what is kept of the devices says at which speeds
         return PlannerState(
             elapsed_s=self._elapsed,
             global_batch=self._incumbent[0],

@@ -12,8 +12,9 @@ import numpy as np
 
 from rex_operator.planning import words
 from rex_operator.planning.advice import Advice
-from rex_operator.planning.cooldown import Cooldown
+from rex_operator.planning.cooldown import MATERIAL, Cooldown
 from rex_operator.planning.drafting import Drafting
+from rex_operator.planning.history import apart
 from rex_operator.planning.journal import Grounds
 from rex_operator.planning.knowledge import Knowledge
 from rex_operator.planning.patience import Convergence
@@ -51,6 +52,10 @@ class Seeking:
         self._pending: int | None = None
         self._nothing_bold: int | None = None
         """First step of a window whose search, asked early, had nothing of which few steps would tell enough."""
+        self._speeds: dict[str, float] = {}
+        """The workers' slownesses when a trial ended or a search was answered last."""
+        self._learned: tuple[Window | None, int] = (None, 0)
+        self._trying = False
 
     def team_changed(self) -> None:
         """Begin anew: other workers may make another batch the best."""
@@ -64,6 +69,7 @@ class Seeking:
     def ask(self, running: PlanDraft, window: Window, at: float) -> SearchRequest | Turn | None:
         """Return the search that is due, or what is to be done for one to be possible."""
         known, search = self._known, self._known.spec.planner.search
+        self._feel(window, at)
         if self._pending is not None or not self._cooldown.quiet(at):
             return None
         if not self.convergence.search_due(at, known.noise_scale()):
@@ -85,6 +91,19 @@ class Seeking:
             request = replace(request, low=running.global_batch, high=running.global_batch, other_passes=False)
         self.number = self._pending = request.number
         return request
+
+    def _feel(self, window: Window, at: float) -> None:
+        """Ask anew, and without pauses, where workers' speeds are no longer those that the last answers were for."""
+        learned = window, self._known.gauge.learned
+        if learned == self._learned:
+            return
+        self._learned, now = learned, self._known.speeds(at)
+        if self._trying or now.keys() != self._speeds.keys():
+            self._trying, self._speeds = False, now
+        elif apart(now, self._speeds) > MATERIAL:
+            self._speeds = now
+            self._cooldown.lift()
+            self.convergence.doubt()
 
     def _in_two_passes(self, running: PlanDraft, at: float) -> Turn | None:
         """Let a worker that is alone tell its noise scale, which shows between the passes of a step only."""
@@ -115,6 +134,7 @@ class Seeking:
             self._cooldown.wait(at)
             return []
         self._trials.start(running, draft, result.choice, window, at)
+        self._trying = True
         self.convergence.leave()
         grounds = Grounds(expectation=result.choice.expected_gain, candidates=result.candidates)
         return [Turn("trial-started", words.trial_started(running, result.choice), running, draft, grounds)]
@@ -136,6 +156,7 @@ class Seeking:
     def _converged(
         self, reason: str, running: PlanDraft, at: float, candidates: tuple[CandidateSummary, ...] = ()
     ) -> Turn | None:
+        self._speeds = self._known.speeds(at)
         if not self.convergence.reach(at, self._known.noise_scale()):
             return None
         return Turn("converged", reason, running, running, Grounds(candidates=candidates))

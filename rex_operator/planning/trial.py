@@ -10,7 +10,7 @@ meaningless (a diverged loss, a clearly worse loss, memory) vetoes before any lo
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -109,6 +109,8 @@ class Trial:
     """The rung that it climbed from last: plan, useful samples per step, and what was shown before it."""
     at_the_top: bool = False
     """It had to step down once; it climbs no more."""
+    speeds: Mapping[str, float] = field(default_factory=dict)
+    """By worker: its slowness, as the reference has it."""
     translations: int = 0
     """Times that a worker changed its speed and the reference was carried over."""
     look: int = 1
@@ -187,13 +189,13 @@ class Trial:
             return judgement
         return replace(judgement, verdict="open")
 
-    def translate(self, ratio: float) -> None:
-        """A worker changed its speed: carry over the reference to steps of the incumbent that now take ``ratio`` times.
+    def translate(self, ratio: float, speeds: Mapping[str, float]) -> None:
+        """Workers changed their speeds: carry over the reference to steps of the incumbent that take ``ratio`` times.
 
         What is carried over is a model's word for it, so that the incumbent has to run again before the verdict, unless
         the difference is far beyond what a model may be off.
         """
-        self.reference = self.reference * ratio
+        self.reference, self.speeds = self.reference * ratio, speeds
         self.translations += 1
 
     def revalue(self, noise_scale: float, useful: float, incumbent_useful: float) -> None:

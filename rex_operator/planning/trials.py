@@ -13,7 +13,7 @@ import numpy as np
 
 from rex_operator.planning import words
 from rex_operator.planning.budget import BudgetState, ErrorBudget
-from rex_operator.planning.cooldown import Cooldown, direction
+from rex_operator.planning.cooldown import MATERIAL, Cooldown, direction
 from rex_operator.planning.drafting import Drafting
 from rex_operator.planning.journal import Grounds
 from rex_operator.planning.knowledge import Knowledge
@@ -87,6 +87,7 @@ class Trials:
             incumbent_useful=useful,
             noise_scale=self._known.noise_scale(),
             initial_batch=self._known.spec.batch.initial,
+            speeds=self._known.speeds(at),
             level=self.budget.level,
             wary=self._wary,
         )
@@ -166,13 +167,12 @@ class Trials:
 
     def _carried_over(self, trial: Trial, window: Window, change: SpeedChange, scene: Scene) -> Turn | None:
         """Go on with other shares, the reference carried over to the new speeds; or give up, where that cannot be."""
-        worker = window.workers[change.worker]
-        ratio = None if trial.back else self._known.slower(trial.incumbent, worker, change.ratio, scene.at)
+        ratio = None if trial.back else self._known.slower(trial.incumbent, trial.speeds, scene.at)
         if ratio is None or trial.translations >= MAX_TRANSLATIONS:
             self.void()
             reason = words.voided(trial, change, window.workers, self._known.workers)
             return self._back(trial, "rebalanced", reason, scene.at)
-        trial.translate(ratio)
+        trial.translate(ratio, self._known.speeds(scene.at))
         found = self._policy.rebalance(scene)
         if found is None:
             return None
@@ -264,7 +264,10 @@ class Trials:
             self._known.remember(trial.plan, at)
         if judgement.verdict != "better":
             kind: DecisionKind = "rejected" if judgement.verdict == "worse" else "inconclusive"
-            return self.roll_back(trial, kind, reason, at, evidence)
+            turn = self.roll_back(trial, kind, reason, at, evidence)
+            if kind == "inconclusive" and evidence is not None and abs(evidence.drift or 0.0) >= MATERIAL - 1:
+                self._cooldown.lift()  # the incumbent itself is not what it was: this says nothing about the batch
+            return turn
         self.budget.earn()
         self.running = None
         self._cooldown.accepted(direction(key(trial.incumbent), key(trial.plan)))

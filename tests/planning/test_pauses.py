@@ -21,3 +21,12 @@ def test_each_failure_doubles_the_pause_of_its_direction_only() -> None:
     assert not pauses.open("larger", at=239.0) and pauses.open("larger", at=240.0)
     assert pauses.open("smaller", at=0.0)
     assert not pauses.quiet(at=59.0) and pauses.quiet(at=60.0)
+
+
+def test_what_ends_the_pauses_leaves_them_growing() -> None:
+    pauses = Cooldown(60.0)
+    pauses.failed("larger", at=0.0)
+    pauses.failed("larger", at=60.0)
+    pauses.lift()
+    assert pauses.open("larger", at=61.0) and pauses.quiet(at=61.0) and not pauses.blocked(at=61.0)
+    assert pauses.failed("larger", at=61.0) == 240.0
