@@ -80,6 +80,7 @@ def _left_to_win(cells: Times, ideals: Mapping[Cell, float]) -> dict[str, float 
                 rivals += [min(others) / ideals[cell]] if others else []
         found |= {
             f"rex_vs_ideal{suffix}": _rounded(statistics.fmean(rex) if rex else None),
+            f"rex_vs_ideal{suffix}_median": _rounded(statistics.median(rex) if rex else None),
             f"rex_vs_ideal{suffix}_max": _rounded(max(rex, default=None)),
             f"best_rival_vs_ideal{suffix}": _rounded(statistics.fmean(rivals) if rivals else None),
         }
