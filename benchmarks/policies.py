@@ -15,8 +15,8 @@ Last comes one JSON line. Of the mean times over the seeds:
 figure, ``rex_worst_vs_published`` is without them, ``rex_vs_best_arm_changing`` is the better of them over REX.
 
 The column "ideal" is a bound that no policy beats (``benchmarks/_ideal.py``): at each moment the best plan for the
-devices as they truly are, changed for nothing. ``rex_vs_ideal`` is REX over it in the static cells, mean,
-``_median`` and ``_max``, ``rex_vs_ideal_changing`` in the others; ``best_rival_vs_ideal`` and ``..._changing`` are the best published
+devices as they truly are, changed for nothing. ``rex_vs_ideal`` is REX over it in the static cells (mean, ``_median``,
+``_max``), ``rex_vs_ideal_changing`` in the others; ``best_rival_vs_ideal`` and ``..._changing`` are the best published
 rival's.
 
 With ``--resume FILE`` each job's outcome is appended to FILE, a JSON line, when it ends, and what stands there already
