@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Iterator
 
 import pytest
 
@@ -20,26 +19,24 @@ def send(server: ApiServer, job: Manifest, *how: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def created(rex_server: ApiServer) -> Iterator[Manifest]:
+def created(quiet_server: ApiServer) -> Manifest:
     job = manifest("immutable")
-    send(rex_server, job, "create")
-    yield job
-    # Left behind, it would be run by the operator of later tests and take their devices.
-    rex_server.kubectl("delete", "rexjob", "immutable", "--wait")
+    send(quiet_server, job, "create")
+    return job
 
 
-def test_the_good_manifest_is_accepted_and_defaults_are_shown(rex_server: ApiServer) -> None:
-    made = json.loads(send(rex_server, manifest(), "create", "--dry-run=server", "-o", "json"))
+def test_the_good_manifest_is_accepted_and_defaults_are_shown(quiet_server: ApiServer) -> None:
+    made = json.loads(send(quiet_server, manifest(), "create", "--dry-run=server", "-o", "json"))
     assert made["spec"]["planner"]["validation"]["alpha"] == 0.05
     assert made["spec"]["pools"][0]["minWorkers"] == 0
     assert made["spec"]["template"] == manifest()["spec"]["template"], "the template is kept as it was written"
 
 
 @pytest.mark.parametrize("bad", BAD, ids=[bad[0] for bad in BAD])
-def test_a_bad_manifest_is_refused_by_the_server(rex_server: ApiServer, bad: Bad) -> None:
+def test_a_bad_manifest_is_refused_by_the_server(quiet_server: ApiServer, bad: Bad) -> None:
     _, make, where = bad
     with pytest.raises(ClusterError) as refused:
-        send(rex_server, make(), "create", "--dry-run=server")
+        send(quiet_server, make(), "create", "--dry-run=server")
     assert where.split("[")[0] in str(refused.value)
 
 
@@ -56,20 +53,20 @@ def test_a_bad_manifest_is_refused_by_the_server(rex_server: ApiServer, bad: Bad
     ],
 )
 def test_what_running_workers_rest_on_cannot_change(
-    rex_server: ApiServer, created: Manifest, path: str, value: object, words: str
+    quiet_server: ApiServer, created: Manifest, path: str, value: object, words: str
 ) -> None:
     with pytest.raises(ClusterError, match=words):
-        send(rex_server, changed(path, value, copy.deepcopy(created)), "replace")
+        send(quiet_server, changed(path, value, copy.deepcopy(created)), "replace")
 
 
-def test_sizes_and_priorities_can_change(rex_server: ApiServer, created: Manifest) -> None:
+def test_sizes_and_priorities_can_change(quiet_server: ApiServer, created: Manifest) -> None:
     edited = changed("spec.workers.max", 6, changed("spec.priority", 5, created))
-    send(rex_server, edited, "replace")
+    send(quiet_server, edited, "replace")
 
 
-def test_short_name_category_and_columns(rex_server: ApiServer, created: Manifest) -> None:
-    narrow = rex_server.kubectl("get", "rj", "immutable").splitlines()[0].split()
+def test_short_name_category_and_columns(quiet_server: ApiServer, created: Manifest) -> None:
+    narrow = quiet_server.kubectl("get", "rj", "immutable").splitlines()[0].split()
     assert narrow == ["NAME", "PHASE", "WORKERS", "POOLS", "BATCH", "GOODPUT", "PROGRESS", "RESTARTS", "AGE"]
-    wide = rex_server.kubectl("get", "rexjob", "immutable", "-o", "wide").splitlines()[0].split()
+    wide = quiet_server.kubectl("get", "rexjob", "immutable", "-o", "wide").splitlines()[0].split()
     assert wide[len(narrow) :] == ["MIN", "MAX", "ETA", "PLAN", "REASON"]
-    assert "rexjob.rex.dev/immutable" in rex_server.kubectl("get", "rex", "-o", "name")
+    assert "rexjob.rex.dev/immutable" in quiet_server.kubectl("get", "rex", "-o", "name")

@@ -1,15 +1,16 @@
-"""The session's API server, knowing RexJobs; shared by the tests of the API and of the controller."""
+"""API servers that know RexJobs: the session's, with an operator at work, and one for tests that want none."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.cluster.fixtures import ApiServer
+from tests.cluster.fixtures import ApiServer, control_plane
 from tests.cluster.kubectl import Object
-from tests.cluster.shell import ClusterError
+from tests.cluster.shell import ClusterError, Say
 
 CRD = Path(__file__).parents[2] / "crds" / "rexjobs.yaml"
 
@@ -42,3 +43,10 @@ def _served(server: ApiServer) -> bool:
 def rex_server(api_server: ApiServer) -> ApiServer:
     """The session's API server, knowing RexJobs."""
     return knowing_rexjobs(api_server)
+
+
+@pytest.fixture(scope="module")
+def quiet_server(say: Say) -> Iterator[ApiServer]:
+    """A server of the module's own: an operator on the session's would write the same jobs, in any order of tests."""
+    with control_plane(say) as made:
+        yield knowing_rexjobs(made)

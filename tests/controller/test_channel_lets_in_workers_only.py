@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import ssl
+from collections.abc import AsyncIterator
 from typing import Any
 
 import aiohttp
@@ -41,22 +44,29 @@ def hello(scene: Scene, pod: Object, **changes: Any) -> Hello:
     return Hello(**{**said, **changes})
 
 
-async def let_in(scene: Scene, bearer: str, said: Hello) -> bool:
+@contextlib.asynccontextmanager
+async def knock(scene: Scene, bearer: str, said: Hello) -> AsyncIterator[aiohttp.ClientWebSocketResponse]:
+    """Open the channel and say hello. Raises ``WSServerHandshakeError`` when even that is refused."""
     held = await scene.kube.get(CONFIG_MAPS, scene.namespace, "rex-one-ca")
     assert held is not None
     trust = ssl.create_default_context(cadata=held["data"]["ca.crt"])
     url = f"wss://127.0.0.1:{scene.operator.channel_port}/v1/channel"
     headers = {"Authorization": f"Bearer {bearer}"} if bearer else {}
-    async with aiohttp.ClientSession() as session:
-        try:
-            async with session.ws_connect(url, ssl=trust, headers=headers) as socket:
-                await socket.send_str(encode(said))
-                answer = await socket.receive(timeout=3)
-        except TimeoutError:
-            return True  # nothing to say to a worker that is not ready, but it may stay
-        except aiohttp.WSServerHandshakeError:
-            return False
-    return answer.type not in (aiohttp.WSMsgType.CLOSE, aiohttp.WSMsgType.CLOSED)
+    async with aiohttp.ClientSession() as session, session.ws_connect(url, ssl=trust, headers=headers) as socket:
+        await socket.send_str(encode(said))
+        yield socket
+
+
+async def refused(scene: Scene, bearer: str, said: Hello, patience_s: float = 60) -> bool:
+    """Whether the operator hangs up. One that it lets in hears nothing, as long as it is not ready."""
+    try:
+        async with knock(scene, bearer, said) as socket:
+            answer = await socket.receive(timeout=patience_s)
+    except aiohttp.WSServerHandshakeError:
+        return True
+    except TimeoutError:
+        return False
+    return answer.type in (aiohttp.WSMsgType.CLOSE, aiohttp.WSMsgType.CLOSED)
 
 
 async def test_only_the_pods_own_token_speaks_for_the_worker(scene: Scene) -> None:
@@ -68,13 +78,13 @@ async def test_only_the_pods_own_token_speaks_for_the_worker(scene: Scene) -> No
     mine = one["one-w0-0"]
     good = await token(scene, mine)
 
-    assert not await let_in(scene, "", hello(scene, mine)), "no token"
-    assert not await let_in(scene, "x" * 100, hello(scene, mine)), "no real token"
-    assert not await let_in(scene, await token(scene, mine, "other"), hello(scene, mine)), "another audience"
-    assert not await let_in(scene, await token(scene, two["two-w0-0"]), hello(scene, mine)), "another job's token"
-    assert not await let_in(scene, await token(scene, one["one-w1-0"]), hello(scene, mine)), "a brother's token"
-    assert not await let_in(scene, good, hello(scene, mine, worker_id="w1")), "another worker's name"
-    assert not await let_in(scene, good, hello(scene, mine, job=f"{scene.namespace}/two")), "another job's name"
+    assert await refused(scene, "", hello(scene, mine)), "no token"
+    assert await refused(scene, "x" * 100, hello(scene, mine)), "no real token"
+    assert await refused(scene, await token(scene, mine, "other"), hello(scene, mine)), "another audience"
+    assert await refused(scene, await token(scene, two["two-w0-0"]), hello(scene, mine)), "another job's token"
+    assert await refused(scene, await token(scene, one["one-w1-0"]), hello(scene, mine)), "a brother's token"
+    assert await refused(scene, good, hello(scene, mine, worker_id="w1")), "another worker's name"
+    assert await refused(scene, good, hello(scene, mine, job=f"{scene.namespace}/two")), "another job's name"
     stranger = {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -83,11 +93,12 @@ async def test_only_the_pods_own_token_speaks_for_the_worker(scene: Scene) -> No
     }
     scene.kubelet.cordoned_off.add("stranger")
     made = await scene.kube.create(PODS, scene.namespace, stranger)
-    assert not await let_in(scene, await token(scene, made), hello(scene, made)), "a pod with copied labels"
+    assert await refused(scene, await token(scene, made), hello(scene, made)), "a pod with copied labels"
 
     before = await scene.status("one")
     assert before["workers"]["ready"] == 0
-    assert await let_in(scene, good, hello(scene, mine)), "the worker itself"
+    async with knock(scene, good, hello(scene, mine)):
+        await scene.wait("one", lambda s: "1 of 2 workers connected" in s["message"], "the worker itself is let in")
 
     await scene.delete_pod("one-w0-0")
 
@@ -96,5 +107,6 @@ async def test_only_the_pods_own_token_speaks_for_the_worker(scene: Scene) -> No
         return mine["metadata"]["uid"] not in lives  # its replacement may have its name again
 
     await scene.until(gone, "the pod is gone")
-    assert not await let_in(scene, good, hello(scene, mine)), "the token of a pod that is gone"
+    last_try = functools.partial(refused, scene, good, hello(scene, mine), patience_s=3)
+    await scene.until(last_try, "the token of a pod that is gone opens nothing, once the operator knows")
     assert good not in scene.operator.log.read_text()

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
+import time
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +23,14 @@ from rex_operator.planning import Planner
 from tests.api.manifests import manifest
 from tests.cli.test_explain import ALL
 from tests.cli.test_screen import training as view_of
-from tests.cluster.fixtures import ApiServer, control_plane
-from tests.cluster.shell import Say
-from tests.controller.server import knowing_rexjobs
+from tests.cluster.fixtures import ApiServer
+from tests.cluster.kubectl import Kubectl
+from tests.cluster.shell import ClusterError
 from tests.planning.simulated import spec
 
 pytestmark = pytest.mark.component
 
-RIGHTS = {
+RIGHTS: dict[str, list[dict[str, list[str]]]] = {
     "nothing": [],
     "jobs": [{"apiGroups": ["rex.dev"], "resources": ["rexjobs"], "verbs": ["get"]}],
 }
@@ -80,16 +80,32 @@ class Place:
         config["current-context"] = ""
         file = self.folder / f"{name}.yaml"
         file.write_text(yaml.safe_dump(config))
+        self._await_rights(file, name)
         return file
+
+    def _await_rights(self, file: Path, name: str) -> None:
+        """Rights are in force a moment after they are written."""
+        ask = Kubectl(self.kubectl.program, file)
+        deadline = time.monotonic() + 60
+        for rule in RIGHTS[name]:
+            for verb in rule["verbs"]:
+                while not _granted(ask, verb, f"{rule['resources'][0]}.{rule['apiGroups'][0]}", self.name):
+                    assert time.monotonic() < deadline, f"{name}: never allowed to {verb}"
+                    time.sleep(0.1)
+
+
+def _granted(kubectl: Kubectl, verb: str, resource: str, namespace: str) -> bool:
+    try:
+        return kubectl("--context=mine", "auth", "can-i", verb, resource, "-n", namespace).strip() == "yes"
+    except ClusterError:  # a "no" is an error
+        return False
 
 
 @pytest.fixture(scope="module")
-def place(say: Say, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    """On a server of its own: an operator on the session's would write the state and status of these jobs as well."""
-    with control_plane(say) as server:
-        made = Place(knowing_rexjobs(server), tmp_path_factory.mktemp("users"))
-        made.decided("digits")
-        yield made
+def place(quiet_server: ApiServer, tmp_path_factory: pytest.TempPathFactory) -> Place:
+    made = Place(quiet_server, tmp_path_factory.mktemp("users"))
+    made.decided("digits")
+    return made
 
 
 def rex(*words: str) -> tuple[int, str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from tests.controller.operator_process import until
 from tests.controller.scene import Scene
 
 pytestmark = pytest.mark.component
@@ -16,12 +15,11 @@ LONG = 400
 async def test_a_killed_worker_is_replaced_charged_and_the_other_process_lives_on(scene: Scene) -> None:
     await scene.nodes(a100=2)
     await scene.create(scene.job("long", epochs=LONG))
-    await scene.wait_phase("long", "Running")
+    before = await scene.wait_whole("long", 2, "both train")
     survivor = scene.kubelet.process("long-w0-0").pid
     scene.kubelet.kill("long-w1-0")
-    healed = await scene.wait(
-        "long", lambda s: s["restarts"]["charged"] == 1 and s["workers"]["summary"] == "2/2", "the worker is replaced"
-    )
+    healed = await scene.wait_whole("long", 2, "the worker is replaced", beyond=before["generation"])
+    assert healed["restarts"]["charged"] == 1
     assert scene.kubelet.process("long-w0-0").pid == survivor
     assert scene.kubelet.process("long-w0-0").returncode is None
     assert [(f["pod"], f["exitCode"], f["charged"]) for f in healed["failures"]] == [("long-w1-0", 137, True)]
@@ -31,18 +29,15 @@ async def test_a_killed_worker_is_replaced_charged_and_the_other_process_lives_o
 async def test_c_033_and_c_010_the_operator_is_killed_and_pods_go_meanwhile(scene: Scene) -> None:
     await scene.nodes(a100=2)
     await scene.create(scene.job("steady", epochs=LONG))
-    before = await scene.wait("steady", lambda s: s.get("plan", {}).get("version", 0) >= 1, "a plan runs")
-    await scene.wait_phase("steady", "Running")
+    before = await scene.wait_whole("steady", 2, "both train")
     survivor = scene.kubelet.process("steady-w0-0").pid
     scene.operator.kill()
     doomed = scene.kubelet.process("steady-w1-0")  # its replacement may have its name again
     await scene.delete_pod("steady-w1-0")
-    await until(lambda: doomed.returncode is not None, "the worker has gone")
+    await scene.until(lambda: doomed.returncode is not None, "the worker has gone")
     scene.operator.start()
     await scene.operator.leads()
-    after = await scene.wait(
-        "steady", lambda s: s["generation"] > before["generation"] and s["workers"]["ready"] == 2, "they train again"
-    )
+    after = await scene.wait_whole("steady", 2, "they train again", beyond=before["generation"])
     assert after["plan"]["version"] > before["plan"]["version"]
     assert scene.kubelet.process("steady-w0-0").pid == survivor
     assert after["restarts"]["charged"] == 0
@@ -54,6 +49,11 @@ async def test_c_027_a_finished_job_stays_finished_over_a_restart_of_the_operato
     done = await scene.wait_phase("done", "Succeeded")
     for pod in await scene.pods("done"):
         await scene.delete_pod(pod)
+
+    async def all_gone() -> bool:
+        return await scene.pods("done") == {}
+
+    await scene.until(all_gone, "its pods are gone")
     scene.operator.kill()
     scene.operator.start()
     await scene.operator.leads()

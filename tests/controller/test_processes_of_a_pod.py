@@ -40,7 +40,7 @@ def processes(scene: Scene, pod: str) -> dict[str, int]:
 async def test_a_process_an_operator_and_a_pod_are_lost_and_the_others_train_on(scene: Scene) -> None:
     await scene.nodes(a100=4)
     await scene.create(wide_job(scene, "wide", 4, LONG))
-    first = await scene.wait("wide", lambda s: s.get("workers", {}).get("summary") == "4/4", "all four are ready")
+    first = await scene.wait_whole("wide", 4, "all four train")
     assert first["poolsSummary"] == "a100:4"
     await scene.wait("wide", lambda s: s.get("progress", {}).get("step", 0) > 5, "they train")
     assert set(await scene.pods("wide")) == {"wide-w0-0", "wide-w1-0"}
@@ -48,9 +48,8 @@ async def test_a_process_an_operator_and_a_pod_are_lost_and_the_others_train_on(
     assert set(near) == {"w0-0", "w0-1"} and set(far) == {"w1-0", "w1-1"}
 
     os.kill(near["w0-1"], signal.SIGKILL)
-    healed = await scene.wait(
-        "wide", lambda s: s["restarts"]["charged"] == 1 and s["workers"]["summary"] == "4/4", "the process is replaced"
-    )
+    healed = await scene.wait_whole("wide", 4, "the process is replaced", beyond=first["generation"])
+    assert healed["restarts"]["charged"] == 1
     assert [(f["worker"], f["pod"], f["exitCode"]) for f in healed["failures"]] == [("w0-1", "wide-w0-0", 137)]
     now = processes(scene, "wide-w0-0")
     assert now["w0-0"] == near["w0-0"] and now["w0-1"] != near["w0-1"]
@@ -68,12 +67,10 @@ async def test_a_process_an_operator_and_a_pod_are_lost_and_the_others_train_on(
     scene.operator.start()
     await scene.operator.leads()
     scene.kubelet.kill("wide-w1-0")
-    again = await scene.wait(
-        "wide", lambda s: s["restarts"]["charged"] == 2 and s["workers"]["summary"] == "4/4", "the pod is replaced"
-    )
+    again = await scene.wait_whole("wide", 4, "the pod is replaced", beyond=healed["generation"])
+    assert again["restarts"]["charged"] == 2
     assert [(f["worker"], f["exitCode"]) for f in again["failures"]] == [("w0-1", 137), ("w1", 137)]
     assert processes(scene, "wide-w0-0") == now, "the first pod's processes live on"
-    assert again["generation"] > healed["generation"]
 
 
 async def test_a_single_pod_trains_to_its_end(scene: Scene) -> None:

@@ -23,7 +23,16 @@ def test_service_name_leads_to_its_pod(cluster: Cluster, worker_image: str, name
     cluster.kubectl.apply(server, service, namespace=namespace)
     cluster.kubectl("wait", "pod/server", "--for=condition=Ready", "-n", namespace, "--timeout=60s")
 
-    ask = "import urllib.request as u; print(u.urlopen('http://server/', timeout=10).status)"
+    # Rules and names reach the node a moment after the pod is ready: the client waits for them as any client must.
+    ask = """
+import time, urllib.request as u
+for _ in range(200):
+    try:
+        print(u.urlopen('http://server/', timeout=10).status)
+        break
+    except OSError:
+        time.sleep(0.2)
+"""
     assert run_to_end(cluster.kubectl, namespace, python_pod("client", worker_image, ask)) == "200\n"
 
 

@@ -49,7 +49,8 @@ def test_job_runs_from_apply_to_succeeded_and_is_deleted_whole(
     switches = [plan_switches(log(kubectl, namespace, pod["metadata"]["name"])) for pod in pods.values()]
     assert switches[0] == switches[1]
     assert len(switches[0]) >= 2
-    assert plan_version(done) == max(version for _, version in switches[0])
+    # A plan that was made right before the end may have been run by nobody.
+    assert plan_version(done) >= max(version for _, version in switches[0])
 
     kubectl("delete", "rj", "digits", "-n", namespace, "--timeout=60s")
     for pod in pods.values():

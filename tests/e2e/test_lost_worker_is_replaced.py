@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable
 
 from tests.cluster.kubectl import Object
@@ -54,10 +55,10 @@ def _lose(cluster: Cluster, namespace: str, *, rank: int, how: Callable[[Object]
     kubectl = cluster.kubectl
     before = _lives(cluster, namespace)
     assert set(before) == {"w0", "w1", "w2"}
-    lost = next(worker for worker, its in before.items() if _rank(cluster, namespace, its) == rank)
     then = kubectl.get("rexjob", "digits", namespace)
-    victim = kubectl.get("pod", before[lost].pod, namespace)
     assert then is not None
+    lost = next(worker for worker, its in before.items() if _rank(cluster, namespace, its, then) == rank)
+    victim = kubectl.get("pod", before[lost].pod, namespace)
     assert victim is not None
 
     how(victim)
@@ -82,13 +83,22 @@ def _lives(cluster: Cluster, namespace: str) -> dict[str, Life]:
     return {worker: life(cluster.kubectl, namespace, pod) for worker, pod in pods.items()}
 
 
-def _rank(cluster: Cluster, namespace: str, its: Life) -> int:
-    ranks = re.findall(r"generation \d+: rank (\d+) of 3", log(cluster.kubectl, namespace, its.pod))
-    return int(ranks[-1])
+def _rank(cluster: Cluster, namespace: str, its: Life, job: Object) -> int:
+    """The worker's place in the group that the job has now; its log comes a moment after the operator knows."""
+    place = re.compile(rf"generation {_generation(job)}: rank (\d+) of 3")
+    deadline = time.monotonic() + 60
+    while (found := place.search(log(cluster.kubectl, namespace, its.pod))) is None:
+        assert time.monotonic() < deadline, f"{its.pod} never said its place in generation {_generation(job)}"
+        time.sleep(0.5)
+    return int(found[1])
 
 
 def _whole(job: Object) -> bool:
-    return holds(job, "Running") and job["status"]["workers"]["summary"] == "3/3"
+    """All three train in one group; that three are ready is true before the last is let in."""
+    if not holds(job, "Running") or job["status"]["workers"]["summary"] != "3/3":
+        return False
+    plan = job["status"].get("plan", {})
+    return (plan.get("generation"), plan.get("state")) == (_generation(job), "Applied")
 
 
 def _generation(job: Object) -> int:
