@@ -210,7 +210,7 @@ class Participation:
         plan, me = term.plan, self._environment.worker_id
         self._link.standing.plan_version = plan.version
         log.info(
-            "plan %d: global batch %d, %d here in %d passes, learning rate x %.4g",
+            "plan %d: global batch %d, %d here, passes %d, learning rate x %.4g",
             plan.version,
             plan.global_batch,
             plan.local_batches[me],
