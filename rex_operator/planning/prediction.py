@@ -20,7 +20,9 @@ from rex_operator.planning.power import TeamPower
 from rex_operator.planning.split import MOST_PASSES, Team, WorkerModel
 
 _TIMES = 96
-"""Points of a table; between them the logarithms are joined by lines."""
+"""Points of a table; between them the logarithms are joined by lines ..."""
+_BIT = 1.03
+"""... so that the best shares may be this much larger; one pass too few can be dear, one too many is not taken."""
 
 
 def predict(
@@ -50,7 +52,7 @@ def in_own_passes(models: Sequence[WorkerModel], sizes: Collection[int], min_sha
     if not batches.size:
         return []
     _, possible = _compute_seconds(team, MOST_PASSES, batches, min_share)
-    shares = _best_shares(team, MOST_PASSES, batches, min_share)
+    shares = np.ceil(_BIT * _best_shares(team, MOST_PASSES, batches, min_share))
     most = team.passes(shares, MOST_PASSES).max(axis=-1)
     return list(zip(batches[possible].astype(int).tolist(), most[possible].tolist(), strict=True))
 
@@ -67,7 +69,8 @@ def samples_per_pass(models: Sequence[WorkerModel], plans: Sequence[tuple[int, i
 def _best_shares(team: Team, passes: int, batches: Array, min_share: int) -> Array:
     """Return about the best split of each batch, one row each."""
     least = team.least(float(batches.min()), passes, min_share)
-    return team.fit_within(_compute_seconds(team, passes, batches, min_share)[0], passes, least)
+    shares = team.fit_within(_compute_seconds(team, passes, batches, min_share)[0], passes, least)
+    return np.asarray(shares * (batches / shares.sum(axis=-1))[:, None])  # a table's rounding
 
 
 def _by_passes(plans: Sequence[tuple[int, int]]) -> Iterator[tuple[int, list[int], Array]]:
