@@ -22,7 +22,8 @@ class Ledgers:
 
     def entries(self, name: str = "*") -> list[dict[str, Any]]:
         files = sorted(self.folder.glob(f"{name}.ledger"))
-        return [json.loads(line) for file in files for line in file.read_text().splitlines()]
+        # A line without its end is being written by a worker that lives, or was by one that was killed.
+        return [json.loads(line) for file in files for line in file.read_text().split("\n")[:-1]]
 
     def kind(self, kind: str, name: str = "*") -> list[dict[str, Any]]:
         return [entry for entry in self.entries(name) if entry["kind"] == kind]

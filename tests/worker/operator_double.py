@@ -150,7 +150,7 @@ class Operator:
         self._all.append(worker)
         return worker
 
-    async def until(self, what: str, condition: Callable[[], bool], timeout: float = 60) -> None:
+    async def until(self, what: str, condition: Callable[[], bool], timeout: float = 120) -> None:
         """Wait for a condition on what was said; a process that died meanwhile ends the wait with its log."""
 
         async def met() -> None:
@@ -173,7 +173,7 @@ class Operator:
     async def reached(self, step: int, *workers: Worker) -> None:
         await self.until(f"step {step}", lambda: all(worker.last_step >= step for worker in workers))
 
-    async def ended(self, *workers: Worker, timeout: float = 60) -> list[int]:
+    async def ended(self, *workers: Worker, timeout: float = 120) -> list[int]:
         """Wait for the processes' ends; returns their exit codes."""
         try:
             return [await asyncio.wait_for(worker.end(), timeout) for worker in workers]
@@ -184,7 +184,7 @@ class Operator:
         """Wait for one process' end; returns its exit code."""
         return (await self.ended(worker))[0]
 
-    async def until_true(self, what: str, condition: Callable[[], bool], timeout: float = 60) -> None:
+    async def until_true(self, what: str, condition: Callable[[], bool], timeout: float = 120) -> None:
         """Wait for a condition on files, which nobody announces."""
 
         async def met() -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from rex_worker.protocol import Ack, Ready
+from tests.cluster.ports import quiet_port
 from tests.worker.ledger import SCRIPT, Ledgers
 from tests.worker.operator_double import Operator, make_plan, serving
 
@@ -22,12 +23,12 @@ async def test_training_goes_on_and_the_returned_operator_learns_where_everybody
     ledgers = Ledgers(tmp_path)
     rex = Operator(tmp_path, nursery)
     try:
-        async with serving(rex):
+        port = quiet_port()  # nobody may take it while the operator is away
+        async with serving(rex, port):
             a, b = [await rex.start(n, SCRIPT, **ledgers.variables(n, **PACED)) for n in ("w0", "w1")]
             await rex.ready(a, b)
             await rex.form(4, {"w0": 20, "w1": 10}, version=9)
             await rex.reached(5, a, b)
-            port = rex.port
         away = max(entry["step"] for entry in ledgers.kind("applied"))
         await rex.until_true("training goes on alone", lambda: len(ledgers.kind("applied", "w0")) > away + 20)
         async with serving(rex, port):

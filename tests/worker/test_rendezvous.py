@@ -1,12 +1,12 @@
 from __future__ import annotations
 
-import socket
 from pathlib import Path
 
 import pytest
 
 from rex_worker.protocol import GroupLost as GroupLostMessage
 from rex_worker.protocol import Member, Membership
+from tests.cluster.ports import quiet_port
 from tests.worker.ledger import SCRIPT, Ledgers
 from tests.worker.operator_double import Nursery, Operator, make_plan, serving
 
@@ -20,16 +20,11 @@ def ledgers(tmp_path: Path) -> Ledgers:
     return Ledgers(tmp_path)
 
 
-def closed_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
-
-
 async def test_c_084_workers_that_start_before_the_operator_wait_for_it(
     ledgers: Ledgers, tmp_path: Path, nursery: Nursery
 ) -> None:
     rex = Operator(tmp_path, nursery)
-    rex.port = closed_port()
+    rex.port = quiet_port()
     try:
         a, b = [await rex.start(n, SCRIPT, **ledgers.variables(n, SAMPLES="55", EPOCHS="2")) for n in ("w0", "w1")]
         await rex.until_true(
@@ -49,7 +44,7 @@ async def test_c_084_a_group_whose_rank_0_cannot_be_reached_is_left_for_the_next
 ) -> None:
     a, b = [await rex.start(n, SCRIPT, **ledgers.variables(n, SAMPLES="55", EPOCHS="2")) for n in ("w0", "w1")]
     await rex.ready(a, b)
-    nobody = Member(worker_id="w9", incarnation="gone", address="not-yet-there.invalid", store_port=closed_port())
+    nobody = Member(worker_id="w9", incarnation="gone", address="not-yet-there.invalid", store_port=quiet_port())
     there = [
         Member(worker_id=w.worker_id, incarnation=h.incarnation, address=h.address, store_port=h.store_port)
         for w in (a, b)

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from tests.cluster.ports import quiet_port
 from tests.worker.ledger import Ledgers
 from tests.worker.operator_double import ROOT, Nursery
 
@@ -48,7 +49,7 @@ class Run:
 
     def records(self, kind: str) -> list[dict[str, Any]]:
         file = self.folder / "run" / "record.jsonl"
-        lines = file.read_text().splitlines() if file.exists() else []
+        lines = file.read_text().split("\n")[:-1] if file.exists() else []  # the last may be half-written
         return [entry for entry in map(json.loads, lines) if entry["kind"] == kind]
 
     def summary(self) -> dict[str, Any]:
@@ -134,16 +135,13 @@ async def test_who_is_left_when_torchrun_ends_an_attempt_saves_what_the_next_goe
     first = min(entry["step"] for entry in run.ledgers.kind("applied", "*-1"))
     assert first > 45, "from what the other one saved when the worker had died after step 45"
     run.ledgers.check_same_end("w0-1", "w1-1")
-    assert run.summary()["outcome"] == "succeeded"
     await until("the end of all processes", run.nobody_is_left, log)
+    assert run.summary()["outcome"] == "succeeded"
 
 
 def start(run: Run, nursery: Nursery, address: str, **variables: str) -> tuple[list[int], list[Path], list[Path]]:
     """Start two ranks by hand, each as if it had a host of its own at ``address``; returns pids, logs, exit files."""
-    with socket.socket() as probe:
-        probe.bind((address, 0))
-        port = str(probe.getsockname()[1])
-    meeting = {"MASTER_ADDR": address, "MASTER_PORT": port, "WORLD_SIZE": "2", "EPOCHS": "3"}
+    meeting = {"MASTER_ADDR": address, "MASTER_PORT": str(quiet_port(address)), "WORLD_SIZE": "2", "EPOCHS": "3"}
     pids, logs, ends = [], [], []
     for rank in "01":
         logs.append(run.folder / f"rank-{rank}.log")
@@ -155,9 +153,10 @@ def start(run: Run, nursery: Nursery, address: str, **variables: str) -> tuple[l
 
 
 async def gang(run: Run, nursery: Nursery, address: str, **variables: str) -> list[str]:
-    """Run two ranks to their end; returns what they left, each opening with its exit code."""
+    """Run two ranks, and their planner, to their end; returns what they left, each opening with its exit code."""
     _, logs, ends = start(run, nursery, address, **variables)
     await until("the end of the ranks", lambda: all(end.exists() for end in ends), *logs)
+    await until("the end of the planner, which writes the summary", run.nobody_is_left, *logs)
     codes = [end.read_text() for end in ends]
     texts = [log.read_text() for log in logs]
     return [f"exit {code}\n{text}" for code, text in zip(codes, texts, strict=True)]
