@@ -67,7 +67,7 @@ class Watched(Job):
         super()._take_up(draft)
         bounds = self.planner.spec.batch
         assert bounds.min_share == LEAST
-        assert min(draft.local_batches.values()) >= LEAST * draft.accumulation
+        assert all(share >= LEAST * draft.passes_of(worker) for worker, share in draft.local_batches.items())
         assert bounds.min <= draft.global_batch <= bounds.max
 
 
@@ -79,7 +79,7 @@ def planner(initial: int = 64, low: int = 8, high: int = 1024, policy: str = "re
 def test_c_118_a_slow_worker_never_gets_less_while_shares_move_and_batches_are_tried(seed: int) -> None:
     job = Watched.of(planner(seed=seed), (*MIX, SLUG), seed=seed, noise_scale=lambda samples: 60.0, epoch=1437)
     job.run(60)
-    assert job.plan is not None and job.plan.local_batches["w4"] == LEAST * job.plan.accumulation
+    assert job.plan is not None and job.plan.local_batches["w4"] == LEAST * job.plan.passes_of("w4")
     job.slow["w0"] = 25.0
     job.run(60)
     assert job.kinds().count("rebalanced") >= 2

@@ -98,6 +98,7 @@ def test_a_team_too_large_for_the_batch_is_refused_with_the_reason() -> None:
 @pytest.mark.parametrize("seed", range(3))
 def test_c_171_a_trial_that_runs_out_of_memory_is_vetoed_and_the_job_goes_on(seed: int) -> None:
     made = Planner(spec(), np.random.default_rng(seed))
+    made.script_is(adaptive=False, equal_passes=True)  # own passes grow into the memory without a trial
     job = Job.of(made, MIX, seed=seed, noise_scale=lambda samples: 2000.0, memory={"a100": 50})
     job.run(60)
     stopped = [d for d in made.decisions if d.kind in ("vetoed", "ceiling")]
@@ -120,12 +121,13 @@ def test_c_171_where_the_bytes_lead_beyond_the_memory_no_trial_is_started() -> N
 class Swelling(Job):
     """A library takes a large workspace from 60 samples on."""
 
-    def _peak(self, worker: str, samples: float) -> int:
-        return super()._peak(worker, samples) * (2 if samples >= 60 else 1)
+    def _peak(self, plan: PlanDraft, worker: str, share: int) -> int:
+        return super()._peak(plan, worker, share) * (2 if plan.micro_batch(worker) >= 60 else 1)
 
 
 def test_c_171_a_trial_that_leaves_hardly_any_memory_is_vetoed() -> None:
     made = Planner(spec(), np.random.default_rng(0))
+    made.script_is(adaptive=False, equal_passes=True)
     job = Swelling.of(made, MIX, seed=0, noise_scale=lambda samples: 2000.0, bytes_per_sample={"a100": (2**30, 120)})
     job.run(60)
     vetoes = [d for d in made.decisions if d.kind == "vetoed"]

@@ -131,3 +131,15 @@ def test_that_all_must_take_equal_passes_outlives_the_operator() -> None:
     again = Planner(run.planner.spec, np.random.default_rng(1), run.planner.state())
     draft = again.set_workers([WorkerInfo(w, "b", d.kind, d.most) for w, d in run.devices.items()], 0.0)
     assert not draft.passes
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_c_171_a_memory_that_is_not_known_is_grown_into(seed: int) -> None:
+    planner = Planner(spec(64, 32, 512), np.random.default_rng(seed))
+    devices = (Device("large", 0.02, 0.0002), Device("small", 0.04, 0.0010))
+    run = Job.of(planner, devices, seed, noise_scale=lambda progress: 4000.0, memory={"large": 60, "small": 20})
+    run.run(60)
+    plan = run.plan
+    assert plan is not None and run.lost_steps <= 6
+    assert all(plan.micro_batch(worker) <= run.memory[device.kind] for worker, device in run.devices.items())
+    assert plan.global_batch >= 128 and plan.micro_batch("w0") >= 40
