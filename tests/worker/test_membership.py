@@ -99,7 +99,7 @@ async def test_a_frozen_worker_is_given_up_after_the_collective_time_out(rex: Op
     one_epoch = PACED | {"SAMPLES": "90000"}
     a, b, c = [await rex.start(n, SCRIPT, **ledgers.variables(n, **one_epoch)) for n in ("w0", "w1", "w2")]
     await rex.ready(a, b, c)
-    await rex.form(1, {"w0": 40, "w1": 20, "w2": 30}, collective_timeout_s=2)
+    await rex.form(1, {"w0": 40, "w1": 20, "w2": 30}, collective_timeout_s=5)
     await rex.reached(15, a, b, c)
     a.signal(signal.SIGSTOP)
     await rex.until("GroupLost", lambda: bool(b.said(GroupLostMessage) and c.said(GroupLostMessage)))
@@ -130,7 +130,7 @@ async def test_survivors_leave_a_frozen_worker_once_the_operator_has_named_the_n
 
 async def test_survivors_leave_a_rank_0_that_froze_where_they_meet_it(rex: Operator, ledgers: Ledgers) -> None:
     # While rank 0 lingers between two epochs the others wait for it in a store that it serves itself.
-    run = {"EPOCHS": "3", "SAMPLES": "55", "LINGER_S": "1.5"}
+    run = {"EPOCHS": "10000", "SAMPLES": "55", "LINGER_S": "1.5"}
     a, b, c = [await rex.start(n, SCRIPT, **ledgers.variables(n, **run)) for n in ("w0", "w1", "w2")]
     await rex.ready(a, b, c)
     await rex.form(1, {"w0": 5, "w1": 3, "w2": 2}, collective_timeout_s=20)
@@ -138,6 +138,7 @@ async def test_survivors_leave_a_rank_0_that_froze_where_they_meet_it(rex: Opera
     a.signal(signal.SIGSTOP)
     await rex.form(2, {"w1": 5, "w2": 5})
     await rex.acknowledged(2, b, c)
+    ledgers.enough()
     assert await rex.ended(b, c) == [0, 0]
     a.signal(signal.SIGKILL)
     ledgers.check_exactly_once(55)
@@ -146,11 +147,9 @@ async def test_survivors_leave_a_rank_0_that_froze_where_they_meet_it(rex: Opera
 
 async def test_a_busy_rank_0_is_no_lost_one(rex: Operator, ledgers: Ledgers) -> None:
     names = ("w0", "w1")
-    a, b = [
-        await rex.start(n, SCRIPT, **ledgers.variables(n, EPOCHS="2", LINGER_S="2.5", SAMPLES="1003")) for n in names
-    ]
+    a, b = [await rex.start(n, SCRIPT, **ledgers.variables(n, EPOCHS="2", LINGER_S="5", SAMPLES="1003")) for n in names]
     await rex.ready(a, b)
-    await rex.form(1, {"w0": 300, "w1": 200}, collective_timeout_s=1)
+    await rex.form(1, {"w0": 300, "w1": 200}, collective_timeout_s=3)
     assert await rex.ended(a, b) == [0, 0]
     assert not a.said(GroupLostMessage) and not b.said(GroupLostMessage)
     ledgers.check_exactly_once(1003)
@@ -204,13 +203,15 @@ async def test_a_worker_that_missed_a_step_takes_over_the_state_of_one_that_did_
 
 
 async def test_c_112_a_newcomer_at_an_epochs_end_has_the_groups_epoch_and_rate(rex: Operator, ledgers: Ledgers) -> None:
-    run = {"EPOCHS": "3", "SAMPLES": "55", "LINGER_S": "1.5"}
+    run = {"EPOCHS": "10000", "SAMPLES": "55", "LINGER_S": "1.5"}
     a, b, c = [await rex.start(n, SCRIPT, **ledgers.variables(n, **run)) for n in ("w0", "w1", "w2")]
     await rex.ready(a, b, c)
     await rex.form(1, {"w0": 7, "w1": 3})
     await rex.reached(6, a, b)  # rank 0 lingers between two epochs
     await rex.form(2, {"w0": 7, "w1": 3, "w2": 5})
-    await rex.acknowledged(2, a, b, c)
+    (joined,) = await rex.acknowledged(2, a, b, c)
+    await rex.reached(joined + 4, a, b, c)  # into the epoch after
+    ledgers.enough()
     assert await rex.ended(a, b, c) == [0, 0, 0]
     ledgers.check_exactly_once(55)
     ledgers.check_same_end("w0", "w1", "w2")
