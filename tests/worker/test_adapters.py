@@ -45,7 +45,7 @@ async def test_it_trains_alone(adapter: str, ledgers: Ledgers, nursery: Nursery)
     variables = {name: value for name, value in os.environ.items() if not name.startswith("REX_")}
     variables |= {"PYTHONPATH": str(ROOT), "OUT": str(ledgers.folder / "out"), **OFFLINE, **ledgers.variables("alone")}
     nursery.start(SCRIPTS / f"{adapter}_script.py", variables, log, ended)
-    async with asyncio.timeout(90):
+    async with asyncio.timeout(240):
         while not ended.exists():
             await asyncio.sleep(0.05)
     assert ended.read_text() == "0", log.read_text()[-4000:]

@@ -79,7 +79,7 @@ def run(tmp_path: Path) -> Iterator[Run]:
             os.kill(pid, signal.SIGKILL)
 
 
-async def until(what: str, condition: Any, *logs: Path, seconds: float = 90) -> None:
+async def until(what: str, condition: Any, *logs: Path, seconds: float = 150) -> None:
     try:
         async with asyncio.timeout(seconds):
             while not condition():
