@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from rex_operator.controller.kube import REXJOBS
@@ -10,9 +12,16 @@ from tests.controller.scene import Scene
 pytestmark = pytest.mark.component
 
 
-async def test_apply_train_succeed_delete(scene: Scene) -> None:
+LONG = 100_000
+"""Epochs: longer than any test."""
+
+
+async def test_apply_train_succeed_delete(scene: Scene, tmp_path: Path) -> None:
     await scene.nodes(a100=1, t4=1)
-    await scene.create(scene.job("tiny", pools={"a100": 1, "t4": 1}))
+    enough = tmp_path / "enough"
+    job = scene.job("tiny", pools={"a100": 1, "t4": 1}, epochs=LONG)
+    job["spec"]["template"]["spec"]["containers"][0]["env"].append({"name": "ENOUGH", "value": str(enough)})
+    await scene.create(job)
     running = await scene.wait_phase("tiny", "Running")
     assert running["workers"]["summary"] == "2/2"
     assert running["poolsSummary"] == "a100:1 t4:1"
@@ -30,6 +39,7 @@ async def test_apply_train_succeed_delete(scene: Scene) -> None:
         return set(await scene.children()) == wanted
 
     await scene.until(all_made, "all children, the saved state too, which is written beside the status")
+    enough.touch()
     done = await scene.wait_phase("tiny", "Succeeded")
     assert done["plan"]["version"] >= 1 and done["generation"] >= 1
     assert done["progress"]["percent"] == 100

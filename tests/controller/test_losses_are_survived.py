@@ -8,7 +8,7 @@ from tests.controller.scene import Scene
 
 pytestmark = pytest.mark.component
 
-LONG = 400
+LONG = 100_000
 """Epochs: longer than any test."""
 
 

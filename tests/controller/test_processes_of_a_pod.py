@@ -14,7 +14,7 @@ from tests.controller.scene import Scene
 
 pytestmark = pytest.mark.component
 
-LONG = 400
+LONG = 100_000
 """Epochs: longer than any test."""
 LAUNCH = ["python", "-m", "rex_worker.launch", "--", sys.executable, "tests/controller/train_tiny.py"]
 

@@ -13,7 +13,7 @@ from tests.controller.scene import Scene
 pytestmark = pytest.mark.component
 
 IDLE = ["sleep", "1000"]
-LONG = 400
+LONG = 100_000
 """Epochs: longer than any test."""
 
 
