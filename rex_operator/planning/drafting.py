@@ -12,6 +12,9 @@ from rex_operator.planning.policies import Policy, Scene
 from rex_operator.planning.split import smallest_accumulation
 from rex_operator.planning.types import CannotPlan, PlanDraft
 
+STALE = 1.05
+"""A plan whose shares make its steps so many times longer than they need be gets others where it runs again."""
+
 
 class Drafting:
     """Makes drafts by a policy from what is known."""
@@ -48,6 +51,16 @@ class Drafting:
         """Return the plan with other shares of the same batch."""
         most, passes = self._passes(self.scene(plan, at), shares, plan.accumulation)
         return replace(plan, accumulation=most, local_batches=dict(shares), passes=passes)
+
+    def fresh(self, plan: PlanDraft, at: float) -> PlanDraft:
+        """Return the plan with the shares that it would get now, if these are clearly better."""
+        try:
+            shares = self._policy.shares(self.scene(plan, at), plan.global_batch, plan.accumulation)
+        except CannotPlan:
+            return plan
+        fresh = self.reshared(plan, shares, at)
+        ratio = self._known.slower(plan, self._known.speeds(at), fresh, at)
+        return plan if ratio is None or ratio * STALE > 1 else fresh
 
     def rescaled(self, plan: PlanDraft) -> PlanDraft | None:
         """Return the plan with the learning rate that the noise scale now asks for; None while that is the same."""

@@ -8,10 +8,10 @@ import numpy as np
 
 from rex_operator.api.spec import RexJobSpec
 from rex_operator.planning.communication import Exchanges, Law
-from rex_operator.planning.cooldown import Cooldown
+from rex_operator.planning.cooldown import MATERIAL, Cooldown
 from rex_operator.planning.devices import Devices
 from rex_operator.planning.gauge import Gauge
-from rex_operator.planning.history import History, team_of
+from rex_operator.planning.history import History, apart, team_of
 from rex_operator.planning.learning_rate import learning_rate_factor, settled, warmup_length
 from rex_operator.planning.noise import NoiseEstimator
 from rex_operator.planning.objective import Bill, Meter, check, price_per_hour, team_power, useful_samples
@@ -187,18 +187,26 @@ class Knowledge:
         """Return each worker's slowness, as known now; none while no kind was measured."""
         return {model.worker_id: model.slowness for model in self.models(at) or ()}
 
-    def slower(self, plan: PlanDraft, since: Mapping[str, float], at: float) -> float | None:
-        """Return how many times as long a step of ``plan`` takes now as when the workers' slownesses were ``since``.
+    def moved(self, since: Mapping[str, float], at: float) -> bool:
+        """Return whether a worker's slowness is clearly another one than it was ``since``."""
+        now = self.speeds(at)
+        return bool(now) and now.keys() == since.keys() and apart(now, since) > MATERIAL
+
+    def slower(self, before: PlanDraft, since: Mapping[str, float], after: PlanDraft, at: float) -> float | None:
+        """Return how many times as long a step of ``after`` takes now as one of ``before`` at slownesses ``since``.
 
         By the models, which know the new speeds already; None where they cannot tell.
         """
         models = self.models(at) or []
-        names = [m.worker_id for m in models]
-        if not models or not plan.local_batches.keys() == since.keys() == set(names):
+        names, team = [m.worker_id for m in models], Team(models)
+        if not models or not before.local_batches.keys() == after.local_batches.keys() == since.keys() == set(names):
             return None
-        now = Team(models).times([plan.local_batches[w] for w in names], [plan.passes_of(w) for w in names])
-        before = now * np.array([since[m.worker_id] / m.slowness for m in models])
-        return float((now.max() + self.gauge.overhead_s) / (before.max() + self.gauge.overhead_s))
+        now, then = (
+            team.times([plan.local_batches[w] for w in names], [plan.passes_of(w) for w in names])
+            for plan in (after, before)
+        )
+        then = then * np.array([since[m.worker_id] / m.slowness for m in models])
+        return float((now.max() + self.gauge.overhead_s) / (then.max() + self.gauge.overhead_s))
 
     def remember(self, plan: PlanDraft, at: float) -> None:
         """Keep the running plan's step time for the search, and all that were kept at the speeds of now."""

@@ -189,13 +189,13 @@ class Trial:
             return judgement
         return replace(judgement, verdict="open")
 
-    def translate(self, ratio: float, speeds: Mapping[str, float]) -> None:
-        """Workers changed their speeds: carry over the reference to steps of the incumbent that take ``ratio`` times.
+    def translate(self, ratio: float, speeds: Mapping[str, float], incumbent: PlanDraft) -> None:
+        """Workers changed their speeds: carry over the reference to steps of ``incumbent`` that take ``ratio`` times.
 
         What is carried over is a model's word for it, so that the incumbent has to run again before the verdict, unless
         the difference is far beyond what a model may be off.
         """
-        self.reference, self.speeds = self.reference * ratio, speeds
+        self.reference, self.speeds, self.incumbent = self.reference * ratio, speeds, incumbent
         self.translations += 1
 
     def revalue(self, noise_scale: float, useful: float, incumbent_useful: float) -> None:

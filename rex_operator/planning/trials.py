@@ -135,7 +135,7 @@ class Trials:
     def go_on(self, trial: Trial, window: Window, change: SpeedChange | None, scene: Scene) -> Turn | None:
         """Veto, correct shares or judge, in this order, whatever is due."""
         at = scene.at
-        if change is not None:
+        if change is not None or (scene.drifting and not trial.back and self._known.moved(trial.speeds, at)):
             return self._carried_over(trial, window, change, scene)
         if trial.back:
             return self._judged(trial, window, at)
@@ -165,14 +165,16 @@ class Trials:
         )
         trial.revalue(now, useful, old)
 
-    def _carried_over(self, trial: Trial, window: Window, change: SpeedChange, scene: Scene) -> Turn | None:
-        """Go on with other shares, the reference carried over to the new speeds; or give up, where that cannot be."""
-        ratio = None if trial.back else self._known.slower(trial.incumbent, trial.speeds, scene.at)
-        if ratio is None or trial.translations >= MAX_TRANSLATIONS:
+    def _carried_over(self, trial: Trial, window: Window, change: SpeedChange | None, scene: Scene) -> Turn | None:
+        """Go on with other shares, the reference carried over to the new speeds; or give up, where that cannot be.
+
+        ``change`` is None where speeds have drifted away.
+        """
+        lost = trial.back or trial.translations >= MAX_TRANSLATIONS or not self._followed(trial, scene.at)
+        if lost and change is not None:
             self.void()
             reason = words.voided(trial, change, window.workers, self._known.workers)
             return self._back(trial, "rebalanced", reason, scene.at)
-        trial.translate(ratio, self._known.speeds(scene.at))
         found = self._policy.rebalance(scene)
         if found is None:
             return None
@@ -180,6 +182,15 @@ class Trials:
         trial.plan = draft
         reason = words.rebalanced(found, change, window.workers, self._known.workers)
         return Turn("rebalanced", f"In the trial: {reason}", before, draft, Grounds(expectation=found.gain))
+
+    def _followed(self, trial: Trial, at: float) -> bool:
+        """Carry the reference over to the speeds of now, under shares that fit these: else stale ones would lose."""
+        incumbent = self._drafting.fresh(trial.incumbent, at)
+        ratio = self._known.slower(trial.incumbent, trial.speeds, incumbent, at)
+        if ratio is None:
+            return False
+        trial.translate(ratio, self._known.speeds(at), incumbent)
+        return True
 
     def _climbed(self, trial: Trial, scene: Scene) -> Turn | None:
         free = trial.look == 1 and not trial.at_the_top and scene.running == trial.plan
@@ -252,6 +263,8 @@ class Trials:
         self._known.remember(trial.plan, at)
         if self._bill is not None:
             self._bill.left(self._step())
+        if self._known.moved(trial.speeds, at):
+            self._followed(trial, at)
         trial.go_back(steps)
         return Turn("switchback", words.switchback(trial), trial.plan, trial.incumbent)
 
@@ -273,7 +286,7 @@ class Trials:
         self._cooldown.accepted(direction(key(trial.incumbent), key(trial.plan)))
         self._policy.restarted()
         grounds = Grounds(evidence=evidence, expectation=trial.choice.expected_gain, cost=self.cost(trial, at))
-        return Turn("accepted", reason, trial.incumbent, trial.plan, grounds)
+        return Turn("accepted", reason, trial.incumbent, self._drafting.fresh(trial.plan, at), grounds)
 
     def roll_back(
         self, trial: Trial, kind: DecisionKind, reason: str, at: float, evidence: Evidence | None = None

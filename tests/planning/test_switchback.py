@@ -86,7 +86,7 @@ def test_c_133_a_climb_that_got_better_twice_is_no_slow_start(shown: float, beli
 @pytest.mark.parametrize(("gain", "believed"), [(0.10, False), (0.40, True)])
 def test_a_reference_that_was_carried_over_shows_large_gains_only(gain: float, believed: bool) -> None:
     trial = Trial(PLAN, PLAN, CHOICE, drifting(60, 0, 0.0, 1) / 1.5, np.zeros(0), 1.0, Validation())
-    trial.translate(1.5, {})
+    trial.translate(1.5, {}, PLAN)
     steps = [group_step(i, float(t)) for i, t in enumerate(drifting(60, 50, 0.0, 2, gain))]
     look = trial.due(steps)
     assert look is not None
