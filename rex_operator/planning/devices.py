@@ -12,9 +12,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from statistics import median
 from typing import Annotated, NamedTuple
 
-import numpy as np
 from pydantic import Field
 
 from rex_operator.planning.curves import TRUST, Point, StepTimeCurve
@@ -300,7 +300,7 @@ class Devices:
         for worker in team:
             if _life(worker) in self._slowness:
                 found.setdefault(worker.device, []).append(self._slowness[_life(worker)])
-        return {device: _Peers(float(np.median(known)), _middle(known)) for device, known in found.items()}
+        return {device: _Peers(median(known), _middle(known)) for device, known in found.items()}
 
     def _slowness_of(self, worker: WorkerInfo, peers: _Peers) -> float:
         """Return the worker's own log slowness, or its peers' middle for one that was not measured.

@@ -228,7 +228,7 @@ class Knowledge:
 
     def scene(self, running: PlanDraft | None, cooldown: Cooldown, at: float) -> Scene:
         """Return what a policy gets to see."""
-        window = self.ingest.window
+        window, law = self.ingest.window, self._law()
         return Scene(
             spec=self.spec,
             workers=tuple(self.workers.values()),
@@ -242,8 +242,8 @@ class Knowledge:
             epoch=self.latest.epoch if self.latest is not None else 0,
             step_s=self.gauge.step_s,
             overhead_s=self.gauge.overhead_s,
-            communication=self._law().at(len(self.workers)),
-            law=self._law(),
+            communication=law.at(len(self.workers)),
+            law=law,
             error=self.gauge.error,
             drifting=self.gauge.drifting,
             noise=self.noise.scale(),

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rex_operator.planning.split import WorkerModel
-from rex_operator.planning.statistics import Sample, midmean, smallest_p, spread
+from rex_operator.planning.statistics import Sample, medians, midmeans, of_others, smallest_p, spread
 from rex_operator.planning.straggler import RECENT, SpeedChange
 from rex_operator.planning.windows import GroupStep
 
@@ -80,7 +80,7 @@ class ShareLoop:
 
     def learn(self, names: Sequence[str], logs: Sample) -> None:
         """Take the workers' spreads from the logs of compute times of a steady window (steps x workers)."""
-        relative = logs - _of_others(logs) if logs.shape[1] > 1 else logs
+        relative = logs - of_others(logs) if logs.shape[1] > 1 else logs
         fresh = {name: spread(column) ** 2 for name, column in zip(names, relative.T, strict=True)}
         old = min(self._seen, MEMORY) if fresh.keys() <= self._variances.keys() else 0
         self._seen = old + len(logs)
@@ -99,7 +99,7 @@ class ShareLoop:
             return None
         latest = steps[-RECENT * 2 :]
         own = np.log(np.maximum([s.compute_s for s in latest], 1e-9)) - np.log(expected)
-        relative = own - _of_others(own)
+        relative = own - of_others(own)
         deviation = np.sqrt([self._variances[name] for name in names])
         deviation = np.maximum(deviation, COARSE) * (1 + 3 / math.sqrt(self._seen))
         bounds = np.maximum(least, CLEAR * deviation)
@@ -126,9 +126,9 @@ class ShareLoop:
         if len(names) < 2 or len(steps) < DRIFT_STEPS or self._seen < FEWEST or not self._variances.keys() >= {*names}:
             return False
         own = np.log(np.maximum([s.compute_s for s in steps[-DRIFT_STEPS:]], 1e-9)) - np.log(expected)
-        relative = own - _of_others(own)
-        middle = np.array([midmean(column)[0] for column in relative.T])
-        older, newer = (np.median(half, axis=0) for half in np.split(relative, 2))
+        relative = own - of_others(own)
+        middle = midmeans(relative)
+        older, newer = (medians(half) for half in np.split(relative, 2))
         lasting = np.minimum(older * np.sign(middle), newer * np.sign(middle)) > math.log(DRIFT) / 2
         deviation = np.maximum(np.sqrt([self._variances[name] for name in names]), COARSE)
         error = deviation * math.sqrt(tau / DRIFT_STEPS) * (1 + 3 / math.sqrt(self._seen))
@@ -146,20 +146,6 @@ class ShareLoop:
         self._last = worker, step, slower
 
 
-def _of_others(rows: Sample) -> Sample:
-    """Return for each entry the median of all the others in its row (two at least per row)."""
-    count = rows.shape[1]
-    ordered, rank = np.sort(rows, axis=1), rows.argsort(axis=1).argsort(axis=1)
-
-    def left(place: int) -> Sample:
-        """The entry at ``place`` of what is left without one."""
-        picked: Sample = np.take_along_axis(ordered, np.where(rank > place, place, place + 1), axis=1)
-        return picked
-
-    middle: Sample = (left((count - 2) // 2) + left((count - 1) // 2)) / 2
-    return middle
-
-
 def doubt(models: Sequence[WorkerModel], micro_batches: Sample) -> Sample:
     """Return by how much (log) each worker's first times at a new share may be off its model without any jump."""
     off = [
@@ -167,5 +153,5 @@ def doubt(models: Sequence[WorkerModel], micro_batches: Sample) -> Sample:
         for model, size in zip(models, micro_batches.tolist(), strict=True)
     ]
     own = np.array(off)
-    allowed: Sample = math.log(UNFAMILIAR) + own + _of_others(own[None, :])[0]
+    allowed: Sample = math.log(UNFAMILIAR) + own + of_others(own[None, :])[0]
     return allowed

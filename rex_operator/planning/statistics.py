@@ -219,6 +219,26 @@ def medians(rows: Sample) -> Sample:
     return np.asarray(ordered[middle] if len(rows) % 2 else (ordered[middle - 1] + ordered[middle]) / 2)
 
 
+def of_others(rows: Sample) -> Sample:
+    """Return for each entry the median of all the others in its row (two at least per row)."""
+    count = rows.shape[1]
+    ordered, rank = np.sort(rows, axis=1), rows.argsort(axis=1).argsort(axis=1)
+
+    def left(place: int) -> Sample:
+        """The entry at ``place`` of what is left without one."""
+        picked: Sample = np.take_along_axis(ordered, np.where(rank > place, place, place + 1), axis=1)
+        return picked
+
+    low = left((count - 2) // 2)
+    return low if count % 2 == 0 else (low + left((count - 1) // 2)) / 2
+
+
+def midmeans(rows: Sample) -> Sample:
+    """Return the mean of the middle half over the first axis, as `midmean` does for one series."""
+    cut = len(rows) // 4
+    return np.asarray(np.sort(rows, axis=0)[cut : len(rows) - cut].mean(axis=0))
+
+
 def midmean(sample: Sample) -> tuple[float, float]:
     """Return the mean of the middle half and its standard error for independent values (Tukey & McLaughlin 1963).
 

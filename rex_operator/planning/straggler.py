@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rex_operator.planning.statistics import Sample, autocorrelation_time, mann_whitney, spread
+from rex_operator.planning.statistics import Sample, autocorrelation_time, mann_whitney, medians, of_others, spread
 from rex_operator.planning.windows import GroupStep
 
 RECENT = 8
@@ -71,7 +71,7 @@ def find_change(steps: Sequence[GroupStep]) -> SpeedChange | None:
 
 def _suspect(times: Sample, recent: int) -> tuple[int, float]:
     """Return the worker whose log time changed most against the others, and by how much."""
-    moved = np.median(times[-recent:], axis=0) - np.median(times[:-recent][-PAST:], axis=0)
+    moved = medians(times[-recent:]) - medians(times[:-recent][-PAST:])
     relative = moved - _of_others(moved)
     suspect = int(np.argmax(np.abs(relative)))
     return suspect, float(relative[suspect])
@@ -90,4 +90,4 @@ def _of_others(moved: Sample) -> Sample:
         return np.zeros(1)
     if moved.size > _MANY:  # leaving one out of so many changes nothing
         return np.full(moved.size, np.median(moved))
-    return np.array([np.median(np.delete(moved, i)) for i in range(moved.size)])
+    return of_others(moved[None, :]).ravel()

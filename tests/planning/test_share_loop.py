@@ -8,7 +8,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from rex_operator.planning.share_loop import BRIEF, DRIFT_STEPS, LASTING, RUN, ShareLoop, _of_others
+from rex_operator.planning.share_loop import BRIEF, DRIFT_STEPS, LASTING, RUN, ShareLoop
+from rex_operator.planning.statistics import of_others
 from rex_operator.planning.windows import GroupStep
 from tests.planning.policies.balancing import step
 
@@ -133,4 +134,4 @@ def test_the_others_median_leaves_oneself_out(count: int) -> None:
     rows = np.random.default_rng(count).normal(size=(6, count))
     rows[0] = 1.0
     naive = [[np.median(np.delete(row, i)) for i in range(count)] for row in rows]
-    assert np.allclose(_of_others(rows), naive)
+    assert np.allclose(of_others(rows), naive)
