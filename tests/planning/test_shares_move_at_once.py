@@ -44,7 +44,7 @@ def fraction_of_ideal(job: Job) -> float:
 def test_a_mix_finishes_together_and_near_the_ideal(devices: tuple[Device, ...], noise: float, seed: int) -> None:
     run = job(devices=devices, seed=seed, noise=noise, correlation=0.3)
     assert spread(run) > 2
-    run.run(60)
+    run.run(30)
     assert spread(run) <= 1.15
     assert fraction_of_ideal(run) >= 0.97
     assert set(run.kinds()) <= {"membership", "rebalanced", "converged"}
@@ -54,7 +54,7 @@ def test_a_mix_finishes_together_and_near_the_ideal(devices: tuple[Device, ...],
 @pytest.mark.parametrize("factor", [2.0, 0.5])
 def test_c_140_a_worker_that_changes_its_speed_is_named_and_relieved(worker: str, factor: float) -> None:
     run = job(seed=1)
-    run.run(60)
+    run.run(30)
     before = len(run.planner.decisions)
     changed_at = run.step
     run.slow[worker] = factor
@@ -72,13 +72,13 @@ def test_c_140_a_worker_that_changes_its_speed_is_named_and_relieved(worker: str
 
 def test_shares_come_back_when_the_worker_recovers() -> None:
     run = job(seed=2)
-    run.run(60)
+    run.run(30)
     usual = dict(run.plan.local_batches) if run.plan else {}
     run.slow["w1"] = 2.0
     run.run(40)
     assert run.plan is not None and run.plan.local_batches["w1"] < 0.75 * usual["w1"]
     run.slow.clear()
-    run.run(60)
+    run.run(30)
     assert run.plan.local_batches["w1"] == pytest.approx(usual["w1"], rel=0.1)
 
 
@@ -86,7 +86,7 @@ def test_a_slow_one_among_its_kind_does_not_bend_the_others_curve() -> None:
     planner = Planner(spec(512, 32, 4096, trials=0), np.random.default_rng(0))
     run = Job(planner, {}, np.random.default_rng(0), slow={"w1": 2.0})
     run.join({f"w{i}": T4 for i in range(4)})
-    run.run(60)
+    run.run(30)
     assert run.plan is not None
     shares = run.plan.local_batches
     others = [shares[w] for w in ("w0", "w2", "w3")]
@@ -97,17 +97,17 @@ def test_a_slow_one_among_its_kind_does_not_bend_the_others_curve() -> None:
 
 def test_all_slow_at_once_is_nobodys_fault() -> None:
     run = job(seed=3)
-    run.run(60)
+    run.run(30)
     before = len(run.planner.decisions)
     run.slow = dict.fromkeys(run.devices, 2.0)
-    run.run(60)
+    run.run(30)
     assert not any("became" in d.reason for d in list(run.planner.decisions)[before:])
     assert spread(run) <= 1.15
 
 
 def test_newcomers_and_leavers_are_planned_for_from_what_is_known() -> None:
     run = job(seed=4)
-    run.run(60)
+    run.run(30)
     run.join({"w4": T4, "w5": V100})
     assert run.plan is not None and run.plan.global_batch == 512
     assert spread(run) <= 1.15, "their kinds are known: the first plan fits already"
@@ -122,9 +122,9 @@ def test_newcomers_and_leavers_are_planned_for_from_what_is_known() -> None:
 
 def test_an_unknown_kind_is_measured_and_then_fits_in() -> None:
     run = job(seed=5)
-    run.run(60)
+    run.run(30)
     run.join({"w4": Device("newfangled", 0.002, 0.0001)})
-    run.run(60)
+    run.run(30)
     assert spread(run) <= 1.15
     assert fraction_of_ideal(run) >= 0.97
 
