@@ -25,7 +25,7 @@ _AGEING = 0.02**2 / 600
 """Variance of the log that a measurement gains per second: clusters drift."""
 _OTHER_TEAM = 0.05**2
 """Variance added when the team changed and the time had to be carried over by the curves."""
-MOVED = 1.03
+MOVED = 1.05
 """A worker whose speed changed by this factor since the entries were aligned makes them be translated anew ..."""
 _DOUBT = 0.35
 """... which adds a standard deviation of this part of (the log of) the factor."""
