@@ -25,7 +25,10 @@ HAZARD = 0.2
 USABLE = 0.95
 """Part of a device's memory that a plan may come to need: what leaves less is at the edge."""
 SURE = 0.93
-"""Chance to fit of a micro-batch that is taken without further ado: a quarter beyond what ran, if no more is known."""
+"""Chance to fit of a micro-batch that is taken without further ado, ..."""
+UNHEARD = 0.8
+"""... and where neither bytes nor a failure were ever told of: twice what ran. A step lost to memory is soon made up
+for, passes that are not needed cost time for ever."""
 _GRID = 2.0 ** (np.arange(33) / 8)
 _WORKSPACE = 0.05
 """Standard deviation of the log of where the line meets the memory: workspaces, fragments, longer inputs ..."""
@@ -66,7 +69,7 @@ class Limits:
         return np.where(x >= top, 0.0, np.where(x <= self.ran, 1.0, between))
 
     def surely(self) -> int:
-        """Return about the largest micro-batch that is `SURE` to fit; at least what ran."""
+        """Return about the largest micro-batch that may be taken for one that fits; at least what ran."""
         return _surely(self)
 
     def _survival(self, x: Array) -> Array:
@@ -80,7 +83,8 @@ class Limits:
 @functools.lru_cache(maxsize=1024)
 def _surely(limits: Limits) -> int:
     sizes = np.floor(limits.ran * _GRID)
-    return int(sizes[limits.chance(sizes) >= SURE].max(initial=limits.ran))
+    enough = UNHEARD if limits.estimate is None and limits.failed is None else SURE
+    return int(sizes[limits.chance(sizes) >= enough].max(initial=limits.ran))
 
 
 def meeting(peaks: Mapping[float, float], memory: float) -> tuple[float, float] | None:
