@@ -41,6 +41,8 @@ class KeptMeasure(Record):
     at: float
     team: str = ""
     """Whose step time it is (`team_of`)."""
+    per_pass: float = 0.0
+    """Samples of a pass of all workers then; 0: not known."""
 
 
 def team_of(workers: Iterable[WorkerInfo]) -> str:
@@ -58,7 +60,9 @@ class History:
         self._speeds: dict[str, float] = {}
         """By worker: its slowness, as all entries have it."""
 
-    def put(self, batch: int, accumulation: int, seconds: float, error: float, at: float) -> None:
+    def put(
+        self, batch: int, accumulation: int, seconds: float, error: float, at: float, per_pass: float = 0.0
+    ) -> None:
         """Note a plan's median step time with the standard error of its logarithm."""
         if not (math.isfinite(seconds) and seconds > 0 and math.isfinite(error)):
             return
@@ -69,6 +73,7 @@ class History:
             variance=error**2,
             at=at,
             team=self._team,
+            per_pass=per_pass,
         )
         if len(self._kept) > MAX_KEPT:
             del self._kept[min(self._kept, key=lambda plan: self._kept[plan].at)]
@@ -76,7 +81,7 @@ class History:
     def measured(self, at: float) -> tuple[Measured, ...]:
         """Return what was measured, the older the less certain."""
         return tuple(
-            Measured(m.global_batch, m.accumulation, m.seconds, m.variance + _AGEING * max(0.0, at - m.at))
+            Measured(m.global_batch, m.accumulation, m.seconds, m.variance + _AGEING * max(0.0, at - m.at), m.per_pass)
             for m in self._kept.values()
         )
 

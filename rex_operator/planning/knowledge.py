@@ -212,8 +212,8 @@ class Knowledge:
         """Keep the running plan's step time for the search, and all that were kept at the speeds of now."""
         self.align(at)
         if self.gauge.learned:
-            gauge = self.gauge
-            self.history.put(plan.global_batch, plan.accumulation, gauge.step_s, gauge.step_error, at)
+            gauge, per_pass = self.gauge, sum(share / plan.passes_of(w) for w, share in plan.local_batches.items())
+            self.history.put(plan.global_batch, plan.accumulation, gauge.step_s, gauge.step_error, at, per_pass)
             if gauge.cost is not None:
                 self.exchanges.put(gauge.cost)
 

@@ -20,9 +20,7 @@ from rex_operator.planning.power import TeamPower
 from rex_operator.planning.split import MOST_PASSES, Team, WorkerModel
 
 _TIMES = 96
-"""Points of a table; between them the logarithms are joined by lines ..."""
-_BIT = 1.03
-"""... so that the best shares may be this much larger; one pass too few can be dear, one too many is not taken."""
+"""Points of a table; between them the logarithms are joined by lines."""
 
 
 def predict(
@@ -38,7 +36,7 @@ def predict(
     team, cost = Team(models), plain(overhead) if isinstance(overhead, float | int) else overhead
     out = np.full(len(plans), np.nan)
     for passes, rows, batches in _by_passes(plans):
-        seconds, possible = _compute_seconds(team, passes, batches, min_share)
+        seconds, possible = _compute_seconds(team, team.most_passes(passes), batches, min_share)
         out[rows] = np.where(possible, cost.step_seconds(seconds, passes), np.nan)
     return out
 
@@ -52,8 +50,7 @@ def in_own_passes(models: Sequence[WorkerModel], sizes: Collection[int], min_sha
     if not batches.size:
         return []
     _, possible = _compute_seconds(team, MOST_PASSES, batches, min_share)
-    shares = np.ceil(_BIT * _best_shares(team, MOST_PASSES, batches, min_share))
-    most = team.passes(shares, MOST_PASSES).max(axis=-1)
+    most = team.passes(_best_shares(team, MOST_PASSES, batches, min_share), MOST_PASSES).max(axis=-1)
     return list(zip(batches[possible].astype(int).tolist(), most[possible].tolist(), strict=True))
 
 
@@ -61,8 +58,9 @@ def samples_per_pass(models: Sequence[WorkerModel], plans: Sequence[tuple[int, i
     """Return the sum of all workers' micro-batches under each plan at its best split."""
     team, out = Team(models), np.empty(len(plans))
     for passes, rows, batches in _by_passes(plans):
-        shares = _best_shares(team, passes, batches, min_share)
-        out[rows] = (shares / team.passes(shares, passes)).sum(axis=-1)
+        most = team.most_passes(passes)
+        shares = _best_shares(team, most, batches, min_share)
+        out[rows] = (shares / team.passes(shares, most)).sum(axis=-1)
     return out
 
 
@@ -109,13 +107,12 @@ def team_joules(
     team, passes = Team(models), np.array([p for _, p in plans])
     compute_s, out = computing(seconds, overhead, plans), np.empty(len(plans))
     for each in np.unique(passes).tolist():
-        rows = np.flatnonzero(passes == each)
+        rows, most = np.flatnonzero(passes == each), team.most_passes(each)
         batch = np.array([b for b, p in plans if p == each], dtype=np.float64)
-        shares = team.fit_within(
-            np.maximum(compute_s[rows], 1e-12), each, team.least(float(batch.min()), each, min_share)
-        )
+        least = team.least(float(batch.min()), most, min_share)
+        shares = team.fit_within(np.maximum(compute_s[rows], 1e-12), most, least)
         shares *= (batch / shares.sum(axis=-1))[:, None]  # a table's rounding, and what a least share is too much
-        own = team.passes(shares, each)
+        own = team.passes(shares, most)
         out[rows] = power.joules(power.busy(shares, own), team.times(shares, own), seconds[rows])
     return out
 
@@ -149,10 +146,10 @@ def chance_to_fit(
     out = np.ones(len(plans))
     passes = np.array([p for _, p in plans])
     for each in np.unique(passes).tolist():
-        rows = np.flatnonzero(passes == each)
-        least = team.least(min(plans[i][0] for i in rows.tolist()), each, min_share)
-        shares = team.fit_within(np.maximum(compute_s[rows], 1e-12), each, least)
-        micro = np.ceil(shares / team.passes(shares, each) - 1e-6)
+        rows, most = np.flatnonzero(passes == each), team.most_passes(each)
+        least = team.least(min(plans[i][0] for i in rows.tolist()), most, min_share)
+        shares = team.fit_within(np.maximum(compute_s[rows], 1e-12), most, least)
+        micro = np.ceil(shares / team.passes(shares, most) - 1e-6)
         for limits, workers in kinds.items():
             out[rows] *= limits.chance(micro[:, workers].max(axis=1))
     return out

@@ -45,6 +45,8 @@ _BETWEEN = 0.12
 """Standard deviation of the log step time per doubling of the micro-batch between two measured ones ..."""
 _BEYOND = 0.12
 """... and beyond all measured ones. Published curves miss their left-out points by about that much."""
+_OTHERWISE = 0.15
+"""Standard deviation that a measured step time gains per doubling of the samples per pass since."""
 _FLOOR = 0.005
 """Standard deviation of a measured plan's log step time that no number of steps takes away."""
 
@@ -59,6 +61,8 @@ class Measured:
     """Median seconds per step."""
     variance: float
     """Of the logarithm of ``seconds``, ageing included."""
+    per_pass: float = 0.0
+    """Samples of a pass of all workers when it ran; 0: not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,11 +206,11 @@ def prospect_of(request: SearchRequest, plans: Sequence[Candidate]) -> Prospect 
         prior = prior - np.log(draw[1:] / draw[0])  # a step that proves slower than predicted draws longer, too
     usable = np.isfinite(past)
     belief = surrogate.believe(
-        _places([k for k, ok in zip(known, usable, strict=True) if ok]),
+        _places(request, [k for k, ok in zip(known, usable, strict=True) if ok]),
         np.log([m.seconds for m in request.measured])[usable] - np.log(past[usable]),
-        np.array([m.variance for m in request.measured])[usable] + _FLOOR**2,
-        _places(plans),
-        _places([request.current])[0],
+        _variances(request, known)[usable] + _FLOOR**2,
+        _places(request, plans),
+        _places(request, [request.current])[0],
         prior,
         _spread(request, plans, [request.current, *known]),
     )
@@ -223,9 +227,24 @@ def _draw(request: SearchRequest, plans: Sequence[tuple[int, int]], seconds: Arr
     return spent / seconds
 
 
-def _places(plans: Sequence[tuple[int, int]]) -> Array:
-    """Return where plans lie for the surrogate; passes count half: they run the same sizes, just more often."""
-    return np.log2(np.array(plans, dtype=np.float64).reshape(-1, 2)) * (1.0, 0.5)
+def _variances(request: SearchRequest, known: Sequence[tuple[int, int]]) -> Array:
+    """Return how little the measured plans tell: the less, the more passes they ran in than they would now."""
+    told = np.array([m.variance for m in request.measured])
+    if not _own_passes(request) or not known:
+        return told
+    now = samples_per_pass(request.models, known, request.min_share)
+    then = np.array([m.per_pass for m in request.measured])
+    apart = np.where(then > 0, np.log2(now / np.maximum(then, 1e-9)), 0.0)
+    return np.asarray(told + (_OTHERWISE * apart) ** 2)
+
+
+def _places(request: SearchRequest, plans: Sequence[tuple[int, int]]) -> Array:
+    """Return where plans lie for the surrogate; passes count half: they run the same sizes, just more often.
+
+    Not at all where workers take their own: a plan of the same batch is the same plan then, whatever it was named by.
+    """
+    weight = 0.0 if _own_passes(request) else 0.5
+    return np.log2(np.array(plans, dtype=np.float64).reshape(-1, 2)) * (1.0, weight)
 
 
 def _spread(request: SearchRequest, plans: Sequence[tuple[int, int]], ran: Sequence[tuple[int, int]]) -> Array:

@@ -139,6 +139,10 @@ class Team:
         seconds: Array = self._curves.time(micro) * self._slowness * each
         return seconds
 
+    def most_passes(self, accumulation: int) -> int:
+        """Return the passes that a worker may take under a plan that is named by ``accumulation`` of them."""
+        return max(MOST_PASSES, accumulation) if self._own else accumulation
+
     def best_times(self, shares: npt.ArrayLike, accumulation: int) -> Array:
         """Return `times` in the workers' own passes."""
         return self.times(shares, self.passes(shares, accumulation))

@@ -79,6 +79,8 @@ def test_a_climb_that_ends_badly_is_undone_as_a_whole(seed: int) -> None:
     """The rungs look ever better, up to one at which the devices fall off a cliff."""
     run = job(tuple(Cliff(d.kind, d.fixed, d.each) for d in IDLE), seed=seed)
     run.run(60)
+    while run.planner.view().trial is not None and run.step < 2000:
+        run.advance()
     decisions = list(run.planner.decisions)
     for i, decision in enumerate(decisions):
         if decision.kind in ("rejected", "inconclusive"):

@@ -15,7 +15,7 @@ from rex_operator.planning.objective import powers, weighs_samples
 from rex_operator.planning.patience import THRESHOLD, Patience, Trodden
 from rex_operator.planning.policies.base import About, Base, Rebalance, Rung, Scene
 from rex_operator.planning.search import SearchRequest
-from rex_operator.planning.split import MOST_PASSES, Team, WorkerModel, even_split, split
+from rex_operator.planning.split import Team, WorkerModel, even_split, split
 from rex_operator.planning.trial import Trial, steps_needed
 from rex_operator.planning.types import CannotPlan, PlanDraft
 from rex_operator.planning.warmup import BLOCK
@@ -60,7 +60,7 @@ class Rex(Base):
             if models is None:
                 break
             try:
-                return split(models, batch, self._most(scene, accumulation), least)
+                return split(models, batch, Team(models).most_passes(accumulation), least)
             except CannotPlan:
                 if math.isinf(trust):
                     raise
@@ -71,13 +71,9 @@ class Rex(Base):
         models = self._models(scene, TRUST) if scene.own_passes else None
         if models is None:
             return {}
-        taken = Team(models).passes([shares[m.worker_id] for m in models], self._most(scene, accumulation))
+        team = Team(models)
+        taken = team.passes([shares[m.worker_id] for m in models], team.most_passes(accumulation))
         return dict(zip((m.worker_id for m in models), taken.tolist(), strict=True))
-
-    @staticmethod
-    def _most(scene: Scene, accumulation: int) -> int:
-        """Return the passes that a worker may take; how many it does changes nothing but the time."""
-        return max(MOST_PASSES, accumulation) if scene.own_passes else accumulation
 
     def rebalance(self, scene: Scene) -> Rebalance | None:
         """Return better shares, if patience allows a move now and its predicted gain is worth it.
@@ -117,7 +113,7 @@ class Rex(Base):
         team = Team(models)
         before, after = (np.array([of[m.worker_id] for m in models]) for of in (plan.local_batches, shares))
         own = np.array([plan.passes_of(m.worker_id) for m in models])
-        others = team.passes(after, self._most(scene, plan.accumulation))
+        others = team.passes(after, team.most_passes(plan.accumulation))
         now, then = team.times(before, own), team.times(after, others)
         gain = (now.max() + scene.overhead_s) / (then.max() + scene.overhead_s) - 1
         goal = self._goal(scene, plan, float(now.max())) if gain < threshold else gain
@@ -144,11 +140,13 @@ class Rex(Base):
         models = self._models(scene, math.inf)
         if models is None:
             return 0.0
+        team = Team(models)
+        most = team.most_passes(plan.accumulation)
         try:
-            shares = split(models, plan.global_batch, self._most(scene, plan.accumulation), scene.spec.batch.min_share)
+            shares = split(models, plan.global_batch, most, scene.spec.batch.min_share)
         except CannotPlan:
             return 0.0
-        then = Team(models).best_times([shares[m.worker_id] for m in models], self._most(scene, plan.accumulation))
+        then = team.best_times([shares[m.worker_id] for m in models], most)
         return float((slowest_s + scene.overhead_s) / (then.max() + scene.overhead_s) - 1)
 
     def climb(self, scene: Scene, trial: Trial) -> Rung | None:
