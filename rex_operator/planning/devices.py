@@ -291,7 +291,7 @@ class Devices:
             if own_passes and alike not in fits:
                 fits[alike] = self.limits(worker).surely()
             surely = min(fits[alike], fits[alike] if cap is None else cap) if own_passes else None
-            models.append(WorkerModel(worker.worker_id, curve, slowness, cap, surely))
+            models.append(WorkerModel(worker.worker_id, curve, slowness, cap, surely, self._least))
         return models
 
     def _peers(self, team: Iterable[WorkerInfo]) -> dict[str, _Peers]:

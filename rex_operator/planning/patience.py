@@ -20,6 +20,12 @@ LATELY = 200
 """Steps that measured shares are remembered."""
 ALIKE = 0.04
 """Part of the batch in which two divisions may differ to count as one."""
+RESTLESS = 5
+"""So many moves within `REST_STEPS` are not going anywhere: the best of the shares that ran come back ..."""
+REST_STEPS = 120
+"""... and stay for so many steps, for twice as many the next time, while they keep taking as long as they did ..."""
+HELD = 1.10
+"""... give or take this factor: beyond, the workers have changed."""
 _PLACES = 8
 _WORST = 8.0
 _NEWS = 1.25
@@ -82,11 +88,26 @@ class Trodden:
     def __init__(self) -> None:
         self._here: tuple[dict[str, int], float] | None = None
         self._left: deque[tuple[dict[str, int], float, int]] = deque(maxlen=_PLACES)
+        self._rest = REST_STEPS
 
     def clear(self) -> None:
-        """Team or batch are other ones now."""
+        """Team, batch or the workers' speeds are other ones now."""
         self._here = None
         self._left.clear()
+        self._rest = REST_STEPS
+
+    def restless(self, step: int) -> bool:
+        """Return whether shares have moved again and again lately."""
+        return sum(step - left <= self._rest for _, _, left in self._left) >= RESTLESS
+
+    def best(self) -> tuple[dict[str, int], float] | None:
+        """Return the shares that took least of all that ran lately, the present ones too, and how long that was."""
+        known = [(ran, took) for ran, took, _ in self._left] + ([self._here] if self._here is not None else [])
+        return min(known, key=lambda one: one[1], default=None)
+
+    def come_back(self) -> None:
+        """The best shares come back, to stay for longer each time."""
+        self._rest *= 2
 
     def at(self, shares: Mapping[str, int], step_s: float) -> None:
         """Note the usual seconds per step under the shares that run; the least ever seen of them counts."""

@@ -46,6 +46,8 @@ class WorkerModel:
     fits: int | None = None
     """Samples per micro-batch, at most ``cap``, that it holds for sure: it takes its share in its own number of passes,
     none larger than that unless the plan has too few. None: it takes its share in as many passes as the plan has."""
+    least: int = 1
+    """Samples of each of its own passes, at least."""
 
 
 class _Curves:
@@ -105,6 +107,7 @@ class Team:
         self._caps = np.array([np.inf if m.cap is None else m.cap for m in models])
         self._curves = _Curves([m.curve for m in models])
         self._fits = np.array([0.0 if m.fits is None else m.fits for m in models])
+        self._least = np.array([m.least for m in models])
         self._own = bool(self._fits.any())
 
     def __len__(self) -> int:
@@ -120,14 +123,16 @@ class Team:
         if not self._own or accumulation == 1:
             return found
         fewest = np.where(self._fits > 0, np.ceil(shares / np.maximum(self._fits, 1.0) - 1e-9), accumulation)
+        most = np.minimum(shares // self._least, accumulation)
         shortest, in_vain = np.full(shares.shape, np.inf), 0
         for passes in range(1, accumulation + 1):
-            may = (fewest <= passes) | (passes == accumulation)
+            filled = (fewest <= passes) & (passes <= most)
+            may = filled | (passes == np.minimum(fewest, accumulation))
             seconds = np.where(may, self.times(shares, passes), np.inf)
             better = seconds < shortest
             found = np.where(better, passes, found)
             shortest = np.minimum(seconds, shortest)
-            in_vain = 0 if better.any() or not may.all() else in_vain + 1
+            in_vain = 0 if better.any() or (passes < fewest).any() else in_vain + 1
             if in_vain == _IN_VAIN:
                 break
         return found
@@ -169,9 +174,10 @@ class Team:
 
     def _in_fewer(self, own_seconds: Array, done: Array, accumulation: int) -> Array:
         """Return what is done where each worker may take fewer passes; ``done`` is that in all of them."""
-        in_vain = 0
+        done, in_vain = np.where((self._fits > 0) & (done < self._least * accumulation), 0.0, done), 0
         for passes in range(1, accumulation):
-            some = np.minimum(self._curves.largest(own_seconds / passes), self._fits) * passes
+            micro = np.minimum(self._curves.largest(own_seconds / passes), self._fits)
+            some = np.where(micro >= self._least, micro * passes, 0.0)
             in_vain = 0 if (some > done).any() else in_vain + 1
             if in_vain == _IN_VAIN:
                 break

@@ -12,7 +12,7 @@ from rex_operator.planning.advice import team_question
 from rex_operator.planning.climbing import next_rung
 from rex_operator.planning.curves import TRUST
 from rex_operator.planning.objective import powers, weighs_samples
-from rex_operator.planning.patience import THRESHOLD, Patience, Trodden
+from rex_operator.planning.patience import HELD, THRESHOLD, Patience, Trodden
 from rex_operator.planning.policies.base import About, Base, Rebalance, Rung, Scene
 from rex_operator.planning.search import SearchRequest
 from rex_operator.planning.split import Team, WorkerModel, even_split, split
@@ -88,10 +88,12 @@ class Rex(Base):
         self._patience.kept(scene.step_s)
         if scene.running is not None:
             self._trodden.at(scene.running.local_batches, scene.step_s)
+        step = scene.steps[-1].step if scene.steps else 0
+        if self._trodden.restless(step):
+            return self._to_rest(scene, step)
         if not changed and not self._patience.ripe(len(scene.steps)):
             return None
         found = self._better(scene, self._patience.threshold)
-        step = scene.steps[-1].step if scene.steps else 0
         if found is None or self._trodden.leads_nowhere(found.shares, scene.step_s, step):
             return None
         self._trodden.leave(step)
@@ -100,6 +102,24 @@ class Rex(Base):
         elif found.gain is not None:
             self._patience.moved(found.gain, scene.step_s)
         return found
+
+    def _to_rest(self, scene: Scene, step: int) -> Rebalance | None:
+        """Return the best shares of those that ran, where moving on and on led nowhere; None: they run, or may not."""
+        plan, best = scene.running, self._trodden.best()
+        if plan is None or best is None or not scene.steps:
+            return None
+        shares, took = best
+        if shares == dict(plan.local_batches):
+            if scene.step_s > HELD * took:
+                self._trodden.clear()
+            return None
+        if shares.keys() != plan.local_batches.keys() or scene.step_s < (1 + THRESHOLD) * took:
+            return None
+        slowest = max(scene.names, key=lambda name: float(scene.steps[-1].compute_s[scene.names.index(name)]))
+        spread = float(scene.steps[-1].compute_s.max() / scene.steps[-1].compute_s.min())
+        self._trodden.leave(step)
+        self._trodden.come_back()
+        return Rebalance(shares, slowest, spread, scene.step_s / took - 1)
 
     def _better(self, scene: Scene, threshold: float) -> Rebalance | None:
         """Return better shares, if the predicted gain passes ``threshold`` and the noise of the measurement."""
@@ -121,8 +141,10 @@ class Rex(Base):
         # The largest of n noisy medians lies this far above their mean though all are equal.
         chance = 2 * scene.error * math.sqrt(2 * math.log(len(models)) + 1)
         worthwhile = goal >= max(threshold, chance) and gain >= _SLIGHT * threshold
+        # Where noise made a curve flat, all shares are nearly as good: evening out is no reason to turn them over.
+        moved = float(np.maximum(0, after - before).sum()) / plan.global_batch
         uneven = (
-            spread_before >= UNEVEN * (1 + chance)
+            spread_before >= max(UNEVEN * (1 + chance), 1 + moved)
             and spread_before / spread_after >= 1 + max(0.05, chance)
             and gain >= _SLIGHT * threshold
         )
