@@ -26,7 +26,7 @@ REST_STEPS = 120
 """... and stay for so many steps, for twice as many the next time, while they keep taking as long as they did ..."""
 HELD = 1.10
 """... give or take this factor: beyond, the workers have changed."""
-_PLACES = 8
+_PLACES = 16
 _WORST = 8.0
 _NEWS = 1.25
 """A noise scale that changed by this factor makes another batch worth a thought ..."""
@@ -91,19 +91,23 @@ class Trodden:
         self._rest = REST_STEPS
 
     def clear(self) -> None:
-        """Team, batch or the workers' speeds are other ones now."""
+        """The workers' speeds are other ones now."""
         self._here = None
         self._left.clear()
         self._rest = REST_STEPS
 
-    def restless(self, step: int) -> bool:
-        """Return whether shares have moved again and again lately."""
-        return sum(step - left <= self._rest for _, _, left in self._left) >= RESTLESS
+    def elsewhere(self) -> None:
+        """Another plan runs; what ran before is still known, for when its batch and team come back."""
+        self._here = None
 
-    def best(self) -> tuple[dict[str, int], float] | None:
-        """Return the shares that took least of all that ran lately, the present ones too, and how long that was."""
+    def restless(self, step: int, shares: Mapping[str, int]) -> bool:
+        """Return whether the shares of this team and batch have moved again and again lately."""
+        return sum(step - left <= self._rest and _same(ran, shares) for ran, _, left in self._left) >= RESTLESS
+
+    def best(self, shares: Mapping[str, int]) -> tuple[dict[str, int], float] | None:
+        """Return the shares of this team and batch that took least, of all that ran or run, and how long that was."""
         known = [(ran, took) for ran, took, _ in self._left] + ([self._here] if self._here is not None else [])
-        return min(known, key=lambda one: one[1], default=None)
+        return min((one for one in known if _same(one[0], shares)), key=lambda one: one[1], default=None)
 
     def come_back(self) -> None:
         """The best shares come back, to stay for longer each time."""
@@ -125,6 +129,10 @@ class Trodden:
         if self._here is not None:
             self._left.append((*self._here, step))
             self._here = None
+
+
+def _same(ran: Mapping[str, int], shares: Mapping[str, int]) -> bool:
+    return ran.keys() == shares.keys() and sum(ran.values()) == sum(shares.values())
 
 
 def _alike(ran: Mapping[str, int], shares: Mapping[str, int]) -> bool:

@@ -40,7 +40,11 @@ LOSS_MARGIN = 0.05
 LOSS_SPREADS = 0.5
 """... and by this much of the spread of single steps: near its floor a loss doubles and halves for no reason."""
 MAX_ADJUSTMENTS = 2
-"""Times that the shares may be corrected inside a trial before it is judged: its curves are extrapolated at first."""
+"""Times that shares may be corrected inside a trial before it is judged: its curves are extrapolated at first ..."""
+MOST_ADJUSTMENTS = 6
+"""... and how often at most, where so much is to be gained:"""
+FAR_OFF = 0.08
+"""a trial under such shares would judge them, not its batch."""
 
 SURE = 0.25
 """Difference from a reference that was carried over which needs no run of the incumbent under the new conditions."""

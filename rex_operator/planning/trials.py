@@ -20,7 +20,14 @@ from rex_operator.planning.knowledge import Knowledge
 from rex_operator.planning.objective import useful_samples
 from rex_operator.planning.policies import Policy, Scene
 from rex_operator.planning.straggler import SpeedChange
-from rex_operator.planning.trial import MAX_ADJUSTMENTS, MAX_TRANSLATIONS, Trial, steps_needed
+from rex_operator.planning.trial import (
+    FAR_OFF,
+    MAX_ADJUSTMENTS,
+    MAX_TRANSLATIONS,
+    MOST_ADJUSTMENTS,
+    Trial,
+    steps_needed,
+)
 from rex_operator.planning.trial_bill import Bill
 from rex_operator.planning.types import CandidateSummary, CannotPlan, Cost, DecisionKind, Evidence, PlanDraft
 from rex_operator.planning.verdict import Judgement
@@ -230,9 +237,9 @@ class Trials:
         return Turn("ceiling", f"In the trial: {reason.rstrip('.')}; it goes on with {lower}.", before, trial.plan)
 
     def _corrected(self, trial: Trial, window: Window, scene: Scene) -> Turn | None:
-        early = trial.look == 1 and trial.adjustments < MAX_ADJUSTMENTS
+        early = trial.look == 1 and trial.adjustments < MOST_ADJUSTMENTS
         found = self._policy.rebalance(scene) if early else None
-        if found is None:
+        if found is None or (trial.adjustments >= MAX_ADJUSTMENTS and (found.gain or 0.0) < FAR_OFF):
             return None
         before, draft = trial.plan, self._drafting.reshared(trial.plan, found.shares, scene.at)
         trial.restart(draft)

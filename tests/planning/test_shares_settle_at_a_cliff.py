@@ -34,6 +34,9 @@ def test_shares_do_not_go_to_and_fro_over_a_cliff(above: int, seed: int) -> None
     assert job.plan is not None and job.step_s(job.plan) <= 1.05 * best
 
 
+HERE = {"a": 50, "b": 50}
+
+
 def wandered(moves: int) -> Trodden:
     """Shares that moved every ten steps; the second ones took least."""
     made = Trodden()
@@ -45,13 +48,15 @@ def wandered(moves: int) -> Trodden:
 
 def test_who_moved_again_and_again_goes_back_to_the_best_and_rests_longer_each_time() -> None:
     made = wandered(6)
-    assert not wandered(4).restless(40) and made.restless(50)
-    assert made.best() == ({"a": 10, "b": 90}, 0.8)
-    assert not made.restless(200), "after a rest shares may move again"
+    assert not wandered(4).restless(40, HERE) and made.restless(50, HERE)
+    assert made.best(HERE) == ({"a": 10, "b": 90}, 0.8)
+    assert not made.restless(200, HERE), "after a rest shares may move again"
     made.come_back()
-    assert made.restless(200)
+    assert made.restless(200, HERE)
+    made.elsewhere()
+    assert made.restless(200, HERE) and not made.restless(200, {"a": 32, "b": 32}), "each batch has shares of its own"
     made.clear()
-    assert made.best() is None and not made.restless(200)
+    assert made.best(HERE) is None and not made.restless(200, HERE)
 
 
 def test_many_cliffs_do_not_keep_shares_moving_for_ever() -> None:

@@ -50,7 +50,7 @@ class Rex(Base):
     def restarted(self) -> None:
         """Begin anew to count moves and to trust predictions."""
         self._patience.reset()
-        self._trodden.clear()
+        self._trodden.elsewhere()
 
     def shares(self, scene: Scene, batch: int, accumulation: int) -> dict[str, int]:
         """Return the shares with the shortest step; equal ones until a device was measured. Raises ``CannotPlan``."""
@@ -89,7 +89,7 @@ class Rex(Base):
         if scene.running is not None:
             self._trodden.at(scene.running.local_batches, scene.step_s)
         step = scene.steps[-1].step if scene.steps else 0
-        if self._trodden.restless(step):
+        if scene.running is not None and self._trodden.restless(step, scene.running.local_batches):
             return self._to_rest(scene, step)
         if not changed and not self._patience.ripe(len(scene.steps)):
             return None
@@ -105,7 +105,8 @@ class Rex(Base):
 
     def _to_rest(self, scene: Scene, step: int) -> Rebalance | None:
         """Return the best shares of those that ran, where moving on and on led nowhere; None: they run, or may not."""
-        plan, best = scene.running, self._trodden.best()
+        plan = scene.running
+        best = self._trodden.best(plan.local_batches) if plan is not None else None
         if plan is None or best is None or not scene.steps:
             return None
         shares, took = best
@@ -113,7 +114,7 @@ class Rex(Base):
             if scene.step_s > HELD * took:
                 self._trodden.clear()
             return None
-        if shares.keys() != plan.local_batches.keys() or scene.step_s < (1 + THRESHOLD) * took:
+        if scene.step_s < (1 + THRESHOLD) * took:
             return None
         slowest = max(scene.names, key=lambda name: float(scene.steps[-1].compute_s[scene.names.index(name)]))
         spread = float(scene.steps[-1].compute_s.max() / scene.steps[-1].compute_s.min())
