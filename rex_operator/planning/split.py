@@ -174,15 +174,16 @@ class Team:
 
     def _in_fewer(self, own_seconds: Array, done: Array, accumulation: int) -> Array:
         """Return what is done where each worker may take fewer passes; ``done`` is that in all of them."""
-        done, in_vain = np.where((self._fits > 0) & (done < self._least * accumulation), 0.0, done), 0
+        fewer, in_vain = np.zeros(done.shape), 0
         for passes in range(1, accumulation):
             micro = np.minimum(self._curves.largest(own_seconds / passes), self._fits)
             some = np.where(micro >= self._least, micro * passes, 0.0)
-            in_vain = 0 if (some > done).any() else in_vain + 1
+            in_vain = 0 if (some > fewer).any() else in_vain + 1
             if in_vain == _IN_VAIN:
                 break
-            done = np.maximum(done, some)
-        return done
+            fewer = np.maximum(fewer, some)
+        empty = (self._fits > 0) & (done < self._least * accumulation)
+        return np.where(empty, fewer, np.maximum(fewer, done))
 
     def room(self, accumulation: int, workers: int | None = None) -> float:
         """Return the most samples per step that the ceilings allow, at most so many ``workers`` taking part.
