@@ -28,7 +28,7 @@ from rex_operator.planning.communication import Communication, Law
 from rex_operator.planning.objective import powers, prices, useful_of
 from rex_operator.planning.power import DevicePower, TeamPower
 from rex_operator.planning.prediction import in_own_passes, predict, sizes_between, team_joules
-from rex_operator.planning.split import MOST_PASSES, Team, WorkerModel
+from rex_operator.planning.split import MOST_PASSES, Team, WorkerModel, own_passes
 from rex_operator.planning.types import WorkerInfo
 
 _PER_DOUBLING = 2
@@ -204,7 +204,7 @@ def plans_of(models: Sequence[WorkerModel], terms: Terms) -> list[tuple[int, int
     least = max(terms.batch_min, terms.min_share * len(models))
     room, plans = Team(models).room(1), []
     sizes = sizes_between(least, terms.batch_max, _PER_DOUBLING)
-    if any(m.fits is not None for m in models):
+    if own_passes(models):
         return in_own_passes(models, sizes, terms.min_share)
     for size in sorted(sizes):
         fewest = max(1, math.ceil(size / room))

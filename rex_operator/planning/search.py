@@ -34,7 +34,7 @@ from rex_operator.planning.prediction import (
     team_joules,
     untried,
 )
-from rex_operator.planning.split import Team, WorkerModel
+from rex_operator.planning.split import Team, WorkerModel, own_passes
 from rex_operator.planning.types import MAX_CANDIDATES, CandidateSummary
 from rex_operator.planning.worth import Stakes, worth
 
@@ -170,19 +170,14 @@ def candidates(request: SearchRequest) -> list[Candidate]:
         low=max(request.batch_min, request.low),
         high=min(request.batch_max, request.high),
         ran={size, *(m.global_batch for m in request.measured)},
-        least=1 if _own_passes(request) else least,
+        least=1 if own_passes(request.models) else least,
         room=Team(request.models).room(1),
     )
     found = enumerate_candidates(allowed, {size, request.batch_initial}, passes)
-    if _own_passes(request):
+    if own_passes(request.models):  # how many a plan has is no question of its own then
         sizes = {c.global_batch for c in found} - {size}
         return [Candidate(*plan) for plan in in_own_passes(request.models, sizes, request.min_share)]
     return [c for c in found if c != request.current and (request.other_passes or c.global_batch != size)]
-
-
-def _own_passes(request: SearchRequest) -> bool:
-    """Return whether workers take their own passes: then how many a plan has is no question of its own."""
-    return any(m.fits is not None for m in request.models)
 
 
 def prospect_of(request: SearchRequest, plans: Sequence[Candidate]) -> Prospect | None:
@@ -230,7 +225,7 @@ def _draw(request: SearchRequest, plans: Sequence[tuple[int, int]], seconds: Arr
 def _variances(request: SearchRequest, known: Sequence[tuple[int, int]]) -> Array:
     """Return how little the measured plans tell: the less, the more passes they ran in than they would now."""
     told = np.array([m.variance for m in request.measured])
-    if not _own_passes(request) or not known:
+    if not own_passes(request.models) or not known:
         return told
     now = samples_per_pass(request.models, known, request.min_share)
     then = np.array([m.per_pass for m in request.measured])
@@ -243,12 +238,12 @@ def _places(request: SearchRequest, plans: Sequence[tuple[int, int]]) -> Array:
 
     Not at all where workers take their own: a plan of the same batch is the same plan then, whatever it was named by.
     """
-    weight = 0.0 if _own_passes(request) else 0.5
+    weight = 0.0 if own_passes(request.models) else 0.5
     return np.log2(np.array(plans, dtype=np.float64).reshape(-1, 2)) * (1.0, weight)
 
 
 def _spread(request: SearchRequest, plans: Sequence[tuple[int, int]], ran: Sequence[tuple[int, int]]) -> Array:
-    if _own_passes(request):
+    if own_passes(request.models):
         between, beyond = untried(*(samples_per_pass(request.models, them, request.min_share) for them in (plans, ran)))
     else:
         between, beyond = untried(*(np.array([b / p for b, p in them]) for them in (plans, ran)))

@@ -98,6 +98,11 @@ def _strung(tables: Sequence[Array]) -> tuple[Array, Array]:
     return np.concatenate([table + shift for table, shift in zip(tables, shifts, strict=True)]), shifts
 
 
+def own_passes(models: Sequence[WorkerModel]) -> bool:
+    """Return whether workers take their own numbers of passes."""
+    return any(m.fits is not None for m in models)
+
+
 class Team:
     """A group of workers with vectorised step times, however many different curves they have."""
 
@@ -108,7 +113,7 @@ class Team:
         self._curves = _Curves([m.curve for m in models])
         self._fits = np.array([0.0 if m.fits is None else m.fits for m in models])
         self._least = np.array([m.least for m in models])
-        self._own = bool(self._fits.any())
+        self._own = own_passes(models)
 
     def __len__(self) -> int:
         return len(self.models)

@@ -89,8 +89,9 @@ class Rex(Base):
         if scene.running is not None:
             self._trodden.at(scene.running.local_batches, scene.step_s)
         step = scene.steps[-1].step if scene.steps else 0
-        if scene.running is not None and self._trodden.restless(step, scene.running.local_batches):
-            return self._to_rest(scene, step)
+        plan = scene.running
+        if plan is not None and self._trodden.restless(step, plan.local_batches):
+            return self._to_rest(scene, plan, step)
         if not changed and not self._patience.ripe(len(scene.steps)):
             return None
         found = self._better(scene, self._patience.threshold)
@@ -103,11 +104,10 @@ class Rex(Base):
             self._patience.moved(found.gain, scene.step_s)
         return found
 
-    def _to_rest(self, scene: Scene, step: int) -> Rebalance | None:
+    def _to_rest(self, scene: Scene, plan: PlanDraft, step: int) -> Rebalance | None:
         """Return the best shares of those that ran, where moving on and on led nowhere; None: they run, or may not."""
-        plan = scene.running
-        best = self._trodden.best(plan.local_batches) if plan is not None else None
-        if plan is None or best is None or not scene.steps:
+        best = self._trodden.best(plan.local_batches)
+        if best is None or not scene.steps:
             return None
         shares, took = best
         if shares == dict(plan.local_batches):
@@ -116,8 +116,8 @@ class Rex(Base):
             return None
         if scene.step_s < (1 + THRESHOLD) * took:
             return None
-        slowest = max(scene.names, key=lambda name: float(scene.steps[-1].compute_s[scene.names.index(name)]))
-        spread = float(scene.steps[-1].compute_s.max() / scene.steps[-1].compute_s.min())
+        compute_s = scene.steps[-1].compute_s
+        slowest, spread = scene.names[int(np.argmax(compute_s))], float(compute_s.max() / compute_s.min())
         self._trodden.leave(step)
         self._trodden.come_back()
         return Rebalance(shares, slowest, spread, scene.step_s / took - 1)
